@@ -1,0 +1,85 @@
+"""Files that are either whole or not there: write beside the target, sync, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from sim2real.errors import InputError
+
+__all__ = ["atomic_directory", "atomic_write", "read_bytes"]
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """Return the content of the file at `path`; `what` names it in the error, e.g. ``"randomization file"``."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{what} {path}: cannot be read ({error.strerror}); give the path of an existing file") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _beside(path: Path) -> Path:
+    # The same folder, hence the same file system: a rename across file systems is not atomic.
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def _failed(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be written ({error.strerror}); nothing was left behind: free space or choose another --out")
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; it becomes `path` when the block ends well and vanishes when it does not.
+
+    Raises:
+        InputError: The file could not be written (no space, no permission, a folder in its place).
+    """
+    partial = _beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise _failed(path, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill; it takes the place of `path` when the block ends well.
+
+    A folder already at `path` is kept until the new one is complete, then removed. Between the two renames there is
+    an instant without either: `path` is then absent, never mixed.
+    """
+    partial = _beside(path)
+    old = partial.with_suffix(".old")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        for member in sorted(partial.rglob("*")):
+            if member.is_file():
+                _sync(member)
+        if path.exists():
+            path.rename(old)
+        partial.rename(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise _failed(path, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
