@@ -1,0 +1,60 @@
+"""Where each signal lies in the flat measurement vector, and each target in the command block.
+
+Both follow from the contract alone, so a plant and an edge that agree on its hash agree on every index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sim2real.contract import PolicyContract
+from sim2real.signals import SIGNALS, width_of
+
+__all__ = ["COMMAND_ROWS", "EFFORT", "KD", "KP", "POSITION", "VELOCITY", "SignalLayout", "command_shape"]
+
+POSITION: Final = 0
+VELOCITY: Final = 1
+EFFORT: Final = 2
+KP: Final = 3
+KD: Final = 4
+COMMAND_ROWS: Final = 5
+"""Rows of a command block, shape (5, num_joints): position [rad], velocity [rad/s] and effort [N·m] targets, kp, kd.
+
+The actuator applies effort = kp (position − q) + kd (velocity − qd) + effort, clamped to the joint's effort limit.
+"""
+
+_ALWAYS: Final = frozenset({"joint_pos", "joint_vel", "joint_effort"})
+
+
+class SignalLayout:
+    """Slices of the measurement vector, float64, shape (…, size), in the order of `SIGNALS`.
+
+    Holds the joint signals (the safety supervisor needs them on every robot), every signal that an observation term
+    names, and the base orientation when the contract limits the tilt.
+    """
+
+    def __init__(self, contract: PolicyContract) -> None:
+        wanted = _ALWAYS | {term.source for term in contract.observation.terms}
+        if contract.safety.max_tilt is not None:
+            wanted |= {"base_quat"}
+        slices: dict[str, slice] = {}
+        start = 0
+        for name in SIGNALS:
+            if name in wanted:
+                stop = start + width_of(name, len(contract.joints))
+                slices[name] = slice(start, stop)
+                start = stop
+        self.slices: Mapping[str, slice] = MappingProxyType(slices)
+        self.size = start
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Signals in the vector, in its order."""
+        return tuple(self.slices)
+
+
+def command_shape(contract: PolicyContract) -> tuple[int, int]:
+    """Return the shape of one command block: (5, num_joints)."""
+    return COMMAND_ROWS, len(contract.joints)
