@@ -1,0 +1,1 @@
+"""The robot: the control loop, its engines and the safety supervisor."""
