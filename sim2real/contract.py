@@ -18,7 +18,9 @@ import msgspec
 from sim2real.errors import ContractError
 
 __all__ = [
+    "END_TO_END",
     "SCHEMA_VERSION",
+    "STAGES",
     "Action",
     "Command",
     "DeadlineLadder",
@@ -40,6 +42,11 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = 1
+
+STAGES: Final = ("wake", "state_age", "observe", "infer", "supervise", "send", "tick", "command_transport")
+"""Stages whose latency is measured and may have a budget, in the order in which a control step passes them."""
+END_TO_END: Final = "end_to_end"
+"""The stage of `LatencyBudget.end_to_end`."""
 
 CommandMode = Literal["position", "velocity", "effort"]
 FallbackLevel = Literal["hold", "damp", "stop"]
@@ -232,6 +239,7 @@ class StageBudget(_Part):
     """Largest allowed percentiles of one stage's latency [ns]."""
 
     stage: str
+    """One of `STAGES`, or `END_TO_END`."""
     p50_ns: int
     p99_ns: int
     p999_ns: int
