@@ -1,0 +1,291 @@
+"""The `sim2real` command: a table of subcommands, each loaded only when it is called.
+
+A subcommand is a frozen dataclass of arguments (its docstrings are the help) and a function from it to an `Outcome`.
+What all of them share is here: ``--json``, the exit codes, and errors of one line.
+
+Exit codes: 0, done and the verdict is pass; 1, done and the verdict is fail; 2, could not do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim2real import __version__
+from sim2real.errors import MissingExtraError, Sim2RealError
+
+if TYPE_CHECKING:
+    # At run time the list of commands must not pay for the libraries of any one of them.
+    from sim2real.command import Outcome
+
+__all__ = ["COMMANDS", "Command", "UsageError", "main"]
+
+
+class Command(NamedTuple):
+    """One row of the table: what a person types, and where the code for it lies."""
+
+    words: str
+    """What comes after ``sim2real``, e.g. ``"hil run"``."""
+    help: str
+    """One line for the list of commands."""
+    module: str
+    """Dotted name of the module that holds the two below."""
+    args: str
+    """Name of the dataclass of its arguments."""
+    function: str
+    """Name of the function from the arguments to an `Outcome`."""
+    extra: str
+    """The extra of the distribution that brings what it needs; empty if the base install does."""
+
+
+COMMANDS = (
+    Command(
+        "demo", "Walk the whole path once, from logs to verdict", "sim2real_hil.demo", "DemoArgs", "run_demo", "all"
+    ),
+    Command(
+        "tasks", "List the tasks and what each is about", "sim2real.tasks.commands", "TasksArgs", "run_tasks", "sim"
+    ),
+    Command(
+        "calib record",
+        "Record a log from a simulated plant",
+        "sim2real_calib.commands",
+        "RecordArgs",
+        "run_record",
+        "calib",
+    ),
+    Command(
+        "calib fit", "Fit the simulator to a robot's logs", "sim2real_calib.commands", "FitArgs", "run_fit", "calib"
+    ),
+    Command("train", "Learn a policy", "sim2real_train.commands", "TrainArgs", "run_train", "train"),
+    Command(
+        "evaluate",
+        "Measure a policy over many random starts",
+        "sim2real_train.commands",
+        "EvaluateArgs",
+        "run_evaluate",
+        "train",
+    ),
+    Command(
+        "export",
+        "Make a policy bundle from a checkpoint",
+        "sim2real_train.commands",
+        "ExportArgs",
+        "run_export",
+        "train",
+    ),
+    Command(
+        "inspect", "Show the contract of a bundle as a table", "sim2real.inspect", "InspectArgs", "run_inspect", ""
+    ),
+    Command(
+        "verify",
+        "Check a bundle: hashes, signature, golden vectors",
+        "sim2real_edge.commands",
+        "VerifyArgs",
+        "run_verify",
+        "edge",
+    ),
+    Command(
+        "edge run",
+        "Drive a robot, or a plant, with a bundle",
+        "sim2real_edge.commands",
+        "EdgeRunArgs",
+        "run_edge",
+        "edge",
+    ),
+    Command(
+        "edge bench",
+        "Time a bundle's engine and loop on this machine",
+        "sim2real_edge.commands",
+        "EdgeBenchArgs",
+        "run_bench",
+        "edge",
+    ),
+    Command(
+        "hil run",
+        "Prove a bundle over the wire: lockstep or realtime",
+        "sim2real_hil.commands",
+        "HilRunArgs",
+        "run_hil",
+        "hil",
+    ),
+    Command("hil plant", "Serve a simulated robot", "sim2real_hil.commands", "PlantArgs", "run_plant", "hil"),
+    Command("keygen", "Make the keys of the wire and of bundles", "sim2real.keygen", "KeygenArgs", "run_keygen", ""),
+)
+
+
+class UsageError(Sim2RealError):
+    """What was typed is not a command, or not its arguments."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (the process's own arguments by default) and return its exit code.
+
+    With ``--json`` anywhere among the arguments, stdout gets one JSON object and nothing else: whatever the command, a
+    library or a child process prints goes to stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    words = [word for word in words if word != "--json"]
+    # A polite kill unwinds like Ctrl-C, so that it leaves no half-written file either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if text := _about(words):
+            return _end(text, 0)
+        command, rest = _find(words)
+        with _stdout_to_stderr() if as_json else contextlib.nullcontext():
+            outcome = _run(command, rest)
+        return _end(_encode(outcome.result) if as_json else outcome.summary, 0 if outcome.passed else 1)
+    except KeyboardInterrupt:
+        return _fail("Interrupted", "interrupted: stopped before the end; no file was left half-written", as_json)
+    except Sim2RealError as error:
+        return _fail(type(error).__name__, f"error: {error}", as_json)
+    except Exception as error:
+        if os.environ.get("SIM2REAL_DEBUG") == "1":
+            raise
+        kind = type(error).__name__
+        return _fail(kind, f"error: {kind}: {error} (not foreseen; SIM2REAL_DEBUG=1 shows where it came from)", as_json)
+
+
+def _about(words: Sequence[str]) -> str:
+    """Return the text that answers ``--version`` or ``--help`` without any command, or nothing."""
+    if words[:1] == ["--version"]:
+        return f"sim2real {__version__}"
+    if words and words[-1] in ("-h", "--help"):
+        group = " ".join(words[:-1])
+        listed = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
+        if listed:
+            return _listing(group, listed)
+    return ""
+
+
+def _listing(group: str, commands: Sequence[Command]) -> str:
+    width = max(len(command.words) for command in commands)
+    rows = "\n".join(f"  {command.words:<{width}}  {command.help}" for command in commands)
+    return textwrap.dedent("""\
+        usage: {usage} COMMAND [arguments]
+
+        {rows}
+
+        sim2real COMMAND --help says more. Every command takes --json (one object on stdout, all else on stderr) and
+        ends with 0 (done, verdict pass), 1 (done, verdict fail) or 2 (could not do it).""").format(
+        usage=f"sim2real {group}".strip(), rows=rows
+    )
+
+
+def _find(words: Sequence[str]) -> tuple[Command, Sequence[str]]:
+    """Return the command that `words` begin with, and the words after it."""
+    for command in COMMANDS:
+        length = command.words.count(" ") + 1
+        if " ".join(words[:length]) == command.words:
+            return command, words[length:]
+    if not words:
+        raise UsageError("expected a command; sim2real --help lists them")
+    # Only here, since it is the one path that needs it.
+    import difflib
+
+    names = [command.words for command in COMMANDS]
+    group = [name for name in names if name.startswith(f"{words[0]} ")]
+    typed = " ".join(words[:2] if group else words[:1])
+    near = group if typed == words[0] and group else difflib.get_close_matches(typed, group or names)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(f"unknown command {typed!r}; {meant}sim2real --help lists them")
+
+
+def _run(command: Command, words: Sequence[str]) -> Outcome:
+    """Load `command`, read its arguments from `words`, and do its work."""
+    try:
+        module = importlib.import_module(command.module)
+        function: Callable[[Any], Outcome] = getattr(module, command.function)
+        return function(_parse(command, getattr(module, command.args), words))
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not command.extra or not missing or missing.startswith("sim2real"):
+            raise
+        told = f"{missing} is not installed: needs the '{command.extra}' extra: pip install 'sim2real[{command.extra}]'"
+        raise MissingExtraError(told) from error
+
+
+def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any:
+    """Return the `args_class` that `words` describe; on ``--help``, print it and exit."""
+    import inspect
+
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                args_class,
+                prog=f"sim2real {command.words}",
+                description=f"{inspect.getdoc(args_class)}\n\nWith --json: one object on stdout, all else on stderr.",
+                args=words,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as end:
+        if end.code in (0, None):
+            raise
+        raise UsageError(f"{_unboxed(complaint.getvalue())}; see sim2real {command.words} --help") from None
+
+
+def _unboxed(complaint: str) -> str:
+    """Return the first paragraph, in one line, of the framed text in which tyro explains a wrong argument."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", complaint)
+    paragraphs = re.split(r"[╭╰│]\s*─.*", plain)
+    lines = (line.strip("│ ") for paragraph in paragraphs if paragraph.strip() for line in paragraph.splitlines())
+    return " ".join(line for line in lines if line)
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Generator[None]:
+    """Send to stderr what this process and its children write to stdout, whether through Python or below it."""
+    stdout, descriptor = sys.stdout, os.dup(1)
+    stdout.flush()
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        stdout.flush()
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
+
+
+def _encode(result: Any) -> str:
+    """Return `result` as JSON; numbers that JSON does not have (NaN, the infinities) become null."""
+    import msgspec
+
+    def plain(value: Any) -> Any:
+        # numpy's scalars and arrays know their plain form; what is left is paths and the like.
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    return msgspec.json.encode(result, enc_hook=plain).decode()
+
+
+def _fail(kind: str, told: str, as_json: bool) -> int:
+    line = " ".join(told.split())
+    print(line, file=sys.stderr)
+    if not as_json:
+        return 2
+    return _end(_encode({"error": {"kind": kind, "message": line.partition(": ")[2]}}), 2)
+
+
+def _end(text: str, code: int) -> int:
+    """Write `text` to stdout and return `code`; a reader that has gone away (``| head``) changes nothing."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more as it exits: give it somewhere to write.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
