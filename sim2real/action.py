@@ -1,0 +1,113 @@
+"""From the network's output to the command block: one implementation for trainer, plant and robot."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sim2real.contract import Joint, PolicyContract
+from sim2real.errors import ContractError
+from sim2real.layout import COMMAND_ROWS, EFFORT, KD, KP, POSITION, VELOCITY
+
+__all__ = ["ActionMapper"]
+
+_ROW = {"position": POSITION, "velocity": VELOCITY, "effort": EFFORT}
+
+
+class ActionMapper:
+    """Maps actions to joint targets as `sim2real.contract.Action` defines; `apply` allocates nothing.
+
+    Attributes:
+        command: Command blocks in robot-side axes and contract joint order, shape (N, 5, J), float64; live.
+    """
+
+    def __init__(self, contract: PolicyContract, num_envs: int) -> None:
+        joints, action = contract.joints, contract.action
+        order = [action.joints.index(name) for name in contract.joint_names]
+        self._order = np.array(order, np.intp)
+        self._scale = np.array(action.scale)[order]
+        self._offset = np.array(action.offset)[order]
+        self._clip = action.clip
+        self._incremental = action.mode == "incremental"
+        period = contract.timing.control_period_ns * 1e-9
+        self._step = None if action.rate_limit is None else np.array(action.rate_limit)[order] * period
+        self._sign = np.array([float(joint.axis_sign) for joint in joints])
+        self._low, self._high = np.array([_policy_side_limits(joint) for joint in joints]).T.copy()
+        self._holds_position = np.array([joint.command_mode == "position" for joint in joints])
+
+        num_joints = len(joints)
+        self.command = np.zeros((num_envs, COMMAND_ROWS, num_joints))
+        self.command[:, KP] = [joint.kp for joint in joints]
+        self.command[:, KD] = [joint.kd for joint in joints]
+        self._flat_command = self.command.reshape(num_envs, COMMAND_ROWS * num_joints)
+        self._slots = np.array([_ROW[joint.command_mode] * num_joints + i for i, joint in enumerate(joints)], np.intp)
+        self._picked = np.zeros((num_envs, num_joints), np.float32)
+        self._target = np.zeros((num_envs, num_joints))
+        self._previous = np.zeros((num_envs, num_joints))
+        self._bound = np.zeros((num_envs, num_joints))
+
+    def reset(self, joint_pos: npt.NDArray[np.float64], env_ids: npt.NDArray[np.intp] | None = None) -> None:
+        """Start an episode in rows `env_ids` (None: all) at the measured positions.
+
+        Args:
+            joint_pos: Joint positions [rad], robot-side axes, contract order, shape (N, J).
+            env_ids: Rows that start.
+        """
+        rows = np.arange(len(self._previous)) if env_ids is None else env_ids
+        self._previous[rows] = np.where(self._holds_position, joint_pos[rows] * self._sign, 0.0)
+        self._flat_command[np.ix_(rows, self._slots)] = self._previous[rows] * self._sign
+
+    def apply(self, action: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Turn actions, shape (N, A), into `command`, shape (N, 5, J); a NaN in an action stays visible as NaN."""
+        target = self._target
+        np.take(action, self._order, axis=1, out=self._picked, mode="clip")
+        target[:] = self._picked
+        if self._clip is not None:
+            np.maximum(target, self._clip[0], out=target)
+            np.minimum(target, self._clip[1], out=target)
+        np.multiply(target, self._scale, out=target)
+        np.add(target, self._previous if self._incremental else self._offset, out=target)
+        if self._step is not None:
+            np.subtract(self._previous, self._step, out=self._bound)
+            np.maximum(target, self._bound, out=target)
+            np.add(self._previous, self._step, out=self._bound)
+            np.minimum(target, self._bound, out=target)
+        np.maximum(target, self._low, out=target)
+        np.minimum(target, self._high, out=target)
+        self._previous[:] = target
+        np.multiply(target, self._sign, out=target)
+        self._flat_command[:, self._slots] = target
+        return self.command
+
+    def invert(self, command: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Recover actions, shape (N, A), from command blocks; exact where nothing was clipped, limited or clamped.
+
+        Raises:
+            ContractError: The contract's actions are incremental: a command alone does not determine the action.
+        """
+        if self._incremental:
+            raise ContractError("contract.action.mode: expected absolute to invert a command, got incremental")
+        target = command.reshape(len(command), -1)[:, self._slots] * self._sign
+        action = np.empty_like(target)
+        action[:, self._order] = (target - self._offset) / self._scale
+        return action
+
+    def state(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return a copy of everything that later commands depend on, for `load_state`."""
+        return {"previous": self._previous.copy(), "command": self.command.copy()}
+
+    def load_state(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+        """Continue exactly from what `state` returned."""
+        self._previous[:] = state["previous"]
+        self.command[:] = state["command"]
+
+
+def _policy_side_limits(joint: Joint) -> tuple[float, float]:
+    """Bounds of a joint's target on the policy's axes, in the unit of its command mode."""
+    if joint.command_mode == "position":
+        low, high = joint.position_limits or (-np.inf, np.inf)
+    elif joint.command_mode == "velocity":
+        low, high = -joint.velocity_limit, joint.velocity_limit
+    else:
+        low, high = -joint.effort_limit, joint.effort_limit
+    return (low, high) if joint.axis_sign > 0 else (-high, -low)

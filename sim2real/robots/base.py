@@ -1,0 +1,80 @@
+"""What a robot is to the toolkit: its model file, its joints' ratings and its uncertain parameters."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sim2real.errors import InputError
+
+__all__ = ["Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
+
+_MODULES: Final = {"pendulum": "sim2real.robots.pendulum"}
+
+
+class RobotJoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Ratings of one actuated joint, from the datasheet; the MJCF's hinge and motor carry the same name."""
+
+    name: str
+    position_limits: tuple[float, float] | None
+    """Allowed positions [rad]; None: the joint turns without end."""
+    velocity_limit: float
+    """Largest absolute velocity [rad/s]."""
+    effort_limit: float
+    """Largest absolute effort [N·m]."""
+    default_position: float
+    """Position [rad] of the default pose."""
+
+
+class RobotParameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A physical quantity that calibration fits and training randomizes."""
+
+    name: str
+    unit: str
+    nominal: float
+    """Datasheet value."""
+    field: str
+    """Where the value goes in the simulator: ``<mjModel field>/<object name>``, optionally with ``[index]``."""
+    meaning: str
+
+
+class Robot(msgspec.Struct, frozen=True, kw_only=True):
+    """One robot."""
+
+    name: str
+    mjcf: Path
+    joints: tuple[RobotJoint, ...]
+    parameters: tuple[RobotParameter, ...]
+
+    def parameter(self, name: str) -> RobotParameter:
+        """Return the parameter called `name`.
+
+        Raises:
+            InputError: The robot has no such parameter.
+        """
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        known = ", ".join(parameter.name for parameter in self.parameters)
+        raise InputError(f"parameter {name!r} of robot {self.name}: unknown; allowed: {known}")
+
+
+def robot_names() -> tuple[str, ...]:
+    """Return the names that `get_robot` accepts."""
+    return tuple(_MODULES)
+
+
+def get_robot(name: str) -> Robot:
+    """Return the robot called `name`.
+
+    Raises:
+        InputError: There is no such robot.
+    """
+    if name not in _MODULES:
+        raise InputError(f"robot {name!r}: unknown; allowed: {', '.join(_MODULES)}")
+    robot = importlib.import_module(_MODULES[name]).ROBOT
+    assert isinstance(robot, Robot)
+    return robot
