@@ -1,0 +1,368 @@
+"""What plant and edge say to each other: one frame per message, checked on arrival, no pickle.
+
+A frame is a header of 96 bytes and a payload, all little-endian:
+
+======  =====  ==================================================================================
+offset  type   field
+======  =====  ==================================================================================
+0       4s     magic, ``S2RW``
+4       u32    CRC-32 of everything from offset 8 on
+8       u16    wire version
+10      u8     message type
+11      u8     status: the safety level under which the edge made a command
+12      u32    payload length [bytes]
+16      u64    sequence: the plant's tick (STATE) or the edge's tick (COMMAND)
+24      u64    answered: sequence of the state that a command was computed from
+32      32s    SHA-256 of the contract
+64      4×i64  scheduled, sensed, sent, received [ns, monotonic, on the *sender's* clock]
+======  =====  ==================================================================================
+
+STATE and COMMAND carry float64 arrays; the other types carry one JSON object. The checksum is there because a flipped
+bit in a stamp or a float would otherwise be a plausible value. Reading and writing STATE and COMMAND uses buffers made
+once; nothing grows from message to message, and nothing that arrives raises an exception.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sim2real.clock import now_ns
+from sim2real.wire_messages import WIRE_VERSION, Bye, Control, Hello, Ping, Pong, Refuse, Start
+
+__all__ = [
+    "HEADER_SIZE",
+    "MAX_CONTROL_SIZE",
+    "Drop",
+    "DropCounts",
+    "FrameReader",
+    "FrameWriter",
+    "MessageType",
+    "Received",
+    "Status",
+    "decode_control",
+    "encode_control",
+]
+
+_MAGIC: Final = b"S2RW"
+_HEADER: Final = struct.Struct("<4sIHBBIQQ32s4q")
+_CRC: Final = struct.Struct("<I")
+_CRC_OFFSET: Final = 4
+_CHECKED_FROM: Final = 8
+HEADER_SIZE: Final = _HEADER.size
+MAX_CONTROL_SIZE: Final = 16384
+"""Largest JSON payload [bytes]; a hello of 100 joints needs a quarter of it."""
+
+
+class MessageType(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    REFUSE = 2
+    PING = 3
+    PONG = 4
+    START = 5
+    STATE = 6
+    COMMAND = 7
+    BYE = 8
+
+
+class Status(enum.IntEnum):
+    """Safety level under which a command was made."""
+
+    RUN = 0
+    HOLD = 1
+    DAMP = 2
+    STOP = 3
+
+
+class Drop(enum.Enum):
+    """Why a message was dropped."""
+
+    SHORT = "short"
+    LONG = "long"
+    WRONG_MAGIC = "wrong_magic"
+    WRONG_VERSION = "wrong_version"
+    CORRUPT = "corrupt"
+    UNKNOWN_TYPE = "unknown_type"
+    UNKNOWN_STATUS = "unknown_status"
+    WRONG_CONTRACT = "wrong_contract"
+    BAD_PAYLOAD = "bad_payload"
+    NOT_FINITE = "not_finite"
+    OLD_SEQUENCE = "old_sequence"
+    MULTIPART = "multipart"
+    """A message of several frames; ours have one, because CONFLATE keeps only the last frame of a message."""
+    UNEXPECTED = "unexpected"
+    """A well-formed message that has no place here, e.g. a command that reaches the edge."""
+    FOREIGN = "foreign"
+    """From a peer that is not the one being served."""
+
+
+class DropCounts:
+    """How many messages were dropped, by reason."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Drop, int] = dict.fromkeys(Drop, 0)
+
+    def add(self, drop: Drop) -> None:
+        """Count one message."""
+        self._counts[drop] += 1
+
+    def __getitem__(self, drop: Drop) -> int:
+        return self._counts[drop]
+
+    @property
+    def total(self) -> int:
+        """Messages dropped for any reason."""
+        return sum(self._counts.values())
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts that are not 0, by the reason's name."""
+        return {drop.value: count for drop, count in self._counts.items() if count}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in self.as_dict().items()) or "none"
+
+
+_TYPE_OF: Final[dict[type[Control], MessageType]] = {
+    Hello: MessageType.HELLO,
+    Refuse: MessageType.REFUSE,
+    Ping: MessageType.PING,
+    Pong: MessageType.PONG,
+    Start: MessageType.START,
+    Bye: MessageType.BYE,
+}
+_C = TypeVar("_C", Hello, Refuse, Ping, Pong, Start, Bye)
+
+
+class Received:
+    """One message as a socket hands it out. It is overwritten by the next one: copy what you keep.
+
+    Every stamp is on the clock of the process that reads it, whatever clock it was taken on.
+
+    Attributes:
+        type: STATE, COMMAND or BYE.
+        status: Safety level of a command.
+        sequence: Plant tick of a state, edge tick of a command.
+        answered: Sequence of the state that a command was computed from; 0 in a state.
+        scheduled_ns: Deadline of the tick that made the message.
+        sensed_ns: When the state was measured; of a command: the state it was computed from.
+        sent_ns: When the message was sent.
+        received_ns: When the edge received the state; of a command: the state it was computed from.
+        read_ns: When this process read the message.
+        reason: Why the peer said BYE; empty otherwise.
+    """
+
+    __slots__ = (
+        "answered",
+        "read_ns",
+        "reason",
+        "received_ns",
+        "scheduled_ns",
+        "sensed_ns",
+        "sent_ns",
+        "sequence",
+        "status",
+        "type",
+    )
+
+    def __init__(self) -> None:
+        self.type = MessageType.STATE
+        self.status = Status.RUN
+        self.sequence = 0
+        self.answered = 0
+        self.scheduled_ns = 0
+        self.sensed_ns = 0
+        self.sent_ns = 0
+        self.received_ns = 0
+        self.read_ns = 0
+        self.reason = ""
+
+    @property
+    def age_ns(self) -> int:
+        """How old the measurement behind this message was when it was read [ns]."""
+        return self.read_ns - self.sensed_ns
+
+    @property
+    def transit_ns(self) -> int:
+        """How long the message was under way [ns]; below the clock offset's uncertainty it means nothing."""
+        return self.read_ns - self.sent_ns
+
+
+_TYPES: Final[tuple[MessageType | None, ...]] = tuple(
+    {int(member): member for member in MessageType}.get(value) for value in range(256)
+)
+_STATUSES: Final = tuple(Status)
+
+
+class FrameWriter:
+    """Writes STATE or COMMAND frames of one shape, always into the same buffer."""
+
+    def __init__(self, message_type: MessageType, contract_hash: bytes, shape: tuple[int, ...]) -> None:
+        payload = int(np.prod(shape)) * 8
+        self._type = int(message_type)
+        self._hash = contract_hash
+        self._payload = payload
+        self._buffer = bytearray(HEADER_SIZE + payload)
+        self._checked = memoryview(self._buffer)[_CHECKED_FROM:]
+        self._shape = shape
+        self._values = np.frombuffer(self._buffer, "<f8", offset=HEADER_SIZE).reshape(shape)
+
+    def write(
+        self,
+        values: npt.NDArray[np.float64],
+        *,
+        status: int = 0,
+        sequence: int,
+        answered: int = 0,
+        scheduled_ns: int,
+        sensed_ns: int,
+        received_ns: int = 0,
+    ) -> bytearray:
+        """Return the frame of `values`, stamped as sent now; it stays valid until the next call.
+
+        Raises:
+            ValueError: `values` has another shape than the frames.
+        """
+        if values.shape != self._shape:
+            raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
+        self._values[...] = values
+        _HEADER.pack_into(
+            self._buffer,
+            0,
+            _MAGIC,
+            0,
+            WIRE_VERSION,
+            self._type,
+            status,
+            self._payload,
+            sequence,
+            answered,
+            self._hash,
+            scheduled_ns,
+            sensed_ns,
+            now_ns(),
+            received_ns,
+        )
+        _CRC.pack_into(self._buffer, _CRC_OFFSET, zlib.crc32(self._checked))
+        return self._buffer
+
+
+class FrameReader:
+    """Checks frames that arrived in `buffer` and takes STATE or COMMAND arrays of one shape out of them.
+
+    `buffer` has room for the longest valid frame; a socket fills it, then calls `read` with the size of what arrived.
+    """
+
+    def __init__(self, message_type: MessageType, contract_hash: bytes, shape: tuple[int, ...]) -> None:
+        count = int(np.prod(shape))
+        self._type = message_type
+        self._hash = contract_hash
+        self._size = HEADER_SIZE + count * 8
+        self.buffer = bytearray(max(self._size, HEADER_SIZE + MAX_CONTROL_SIZE))
+        self._view = memoryview(self.buffer)
+        self._checked = self._view[_CHECKED_FROM : self._size]
+        self._values = np.frombuffer(self.buffer, "<f8", count, offset=HEADER_SIZE).reshape(shape)
+        self._finite = bytearray(count)
+        self._finite_view = np.frombuffer(self._finite, np.bool_).reshape(shape)
+        self._last_sequence = -1
+        self._control = b""
+
+    def restart(self) -> None:
+        """Accept any sequence again: a new peer starts to count."""
+        self._last_sequence = -1
+
+    @property
+    def control(self) -> bytes:
+        """JSON payload of the frame read last, when it was a control message."""
+        return self._control
+
+    def read(self, size: int, values: npt.NDArray[np.float64], received: Received) -> Drop | None:
+        """Check the frame of `size` bytes in the buffer; fill `received` and, from its array, `values`.
+
+        Returns why the frame is dropped, with `values` and `received` untouched, or None. Stamps are left on the
+        sender's clock. Of HELLO and REFUSE the contract is not checked: they are how a wrong one is talked about.
+        """
+        if size < HEADER_SIZE:
+            return Drop.SHORT
+        magic, crc, version, kind, status, payload, sequence, answered, digest, scheduled, sensed, sent, received_at = (
+            _HEADER.unpack_from(self.buffer)
+        )
+        if magic != _MAGIC:
+            return Drop.WRONG_MAGIC
+        if version != WIRE_VERSION:
+            return Drop.WRONG_VERSION
+        if size != HEADER_SIZE + payload or size > len(self.buffer):
+            return Drop.SHORT if size < HEADER_SIZE + payload else Drop.LONG
+        if crc != zlib.crc32(self._checked if size == self._size else self._view[_CHECKED_FROM:size]):
+            return Drop.CORRUPT
+        message_type: MessageType | None = _TYPES[kind]
+        if message_type is None:
+            return Drop.UNKNOWN_TYPE
+        if status >= len(_STATUSES):
+            return Drop.UNKNOWN_STATUS
+        if digest != self._hash and message_type not in (MessageType.HELLO, MessageType.REFUSE):
+            return Drop.WRONG_CONTRACT
+        if message_type is self._type:
+            drop = self._take(size, sequence, values)
+            if drop is not None:
+                return drop
+        elif message_type in (MessageType.STATE, MessageType.COMMAND):
+            return Drop.UNEXPECTED
+        else:
+            self._control = bytes(self._view[HEADER_SIZE:size])
+        received.type = message_type
+        received.status = _STATUSES[status]
+        received.sequence = sequence
+        received.answered = answered
+        received.scheduled_ns = scheduled
+        received.sensed_ns = sensed
+        received.sent_ns = sent
+        received.received_ns = received_at
+        received.reason = ""
+        return None
+
+    def _take(self, size: int, sequence: int, values: npt.NDArray[np.float64]) -> Drop | None:
+        if size != self._size:
+            return Drop.SHORT if size < self._size else Drop.LONG
+        if sequence <= self._last_sequence:
+            return Drop.OLD_SEQUENCE
+        np.isfinite(self._values, out=self._finite_view)
+        if 0 in self._finite:
+            return Drop.NOT_FINITE
+        self._last_sequence = sequence
+        values[...] = self._values
+        return None
+
+
+def encode_control(message: Control, contract_hash: bytes) -> bytes:
+    """Return the frame of a control message.
+
+    Raises:
+        ValueError: The message is longer than `MAX_CONTROL_SIZE`.
+    """
+    payload = msgspec.json.encode(message)
+    if len(payload) > MAX_CONTROL_SIZE:
+        raise ValueError(
+            f"{type(message).__name__}: expected at most {MAX_CONTROL_SIZE} bytes of JSON, got {len(payload)}"
+        )
+    header = _HEADER.pack(
+        _MAGIC, 0, WIRE_VERSION, _TYPE_OF[type(message)], 0, len(payload), 0, 0, contract_hash, 0, 0, now_ns(), 0
+    )
+    frame = bytearray(header + payload)
+    _CRC.pack_into(frame, _CRC_OFFSET, zlib.crc32(memoryview(frame)[_CHECKED_FROM:]))
+    return bytes(frame)
+
+
+def decode_control(payload: bytes, message_type: type[_C]) -> _C | None:
+    """Return the message of that type in a JSON payload, or None if it does not hold one."""
+    try:
+        return msgspec.json.decode(payload, type=message_type)
+    except msgspec.DecodeError:
+        return None
