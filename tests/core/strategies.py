@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from sim2real.bundle import MIN_GOLDEN_STEPS, Golden
 from sim2real.contract import (
     SCHEMA_VERSION,
     STAGES,
@@ -36,10 +37,19 @@ from sim2real.contract import (
     StageBudget,
     Timing,
 )
-from sim2real.layout import SignalLayout
+from sim2real.layout import SignalLayout, command_shape
+from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
 from sim2real.signals import SIGNALS
 
-__all__ = ["contracts", "measurements", "pendulum_contract", "random_contract", "random_measurements"]
+__all__ = [
+    "contracts",
+    "measurements",
+    "model_without_graph",
+    "pendulum_contract",
+    "random_contract",
+    "random_golden",
+    "random_measurements",
+]
 
 EXTREMES = (
     5e-324,
@@ -59,7 +69,7 @@ ALPHABET = "abcxyz_09 /·é脚"
 
 
 def pendulum_contract() -> PolicyContract:
-    """Return the contract of a torque-controlled pendulum without position limits, 100 Hz, observing sin, cos, speed."""
+    """Return the contract of a torque-controlled pendulum that turns without end, 100 Hz, observing sin, cos, speed."""
     terms = (
         _term("sin", "joint_pos", ("pivot",), "joint", function="sin"),
         _term("cos", "joint_pos", ("pivot",), "joint", function="cos"),
@@ -139,6 +149,34 @@ def random_measurements(rng: np.random.Generator, contract: PolicyContract, rows
             block = values[:, layout.slices[name]]
             block /= np.linalg.norm(block, axis=1, keepdims=True)
     return values
+
+
+def random_golden(contract: PolicyContract, *, steps: int = MIN_GOLDEN_STEPS, seed: int = 0) -> Golden:
+    """Return golden vectors of the right shapes whose numbers mean nothing; three episodes."""
+    rng = np.random.default_rng(seed)
+    return Golden(
+        signals=random_measurements(rng, contract, steps),
+        commands=rng.normal(size=(steps, len(contract.commands))),
+        episode_start=np.arange(steps) % (steps // 3 + 1) == 0,
+        observations=rng.normal(size=(steps, contract.model.observation_size)).astype(np.float32),
+        actions=rng.normal(size=(steps, contract.model.action_size)).astype(np.float32),
+        targets=rng.normal(size=(steps, *command_shape(contract))),
+    )
+
+
+def model_without_graph(text: bytes, key: str = CONTRACT_METADATA_KEY) -> bytes:
+    """Return the bytes of an ONNX ``ModelProto`` with nothing but ir_version 10 and one metadata entry."""
+    entry = _string_field(1, key.encode()) + _string_field(2, text)
+    return b"\x08\x0a" + _string_field(14, entry)
+
+
+def _string_field(number: int, content: bytes) -> bytes:
+    length, encoded = len(content), bytearray([number << 3 | 2])
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    encoded.append(length)
+    return bytes(encoded) + content
 
 
 def random_contract(rng: random.Random, *, extreme: bool = False) -> PolicyContract:

@@ -1,0 +1,381 @@
+"""The policy bundle, `policy.s2r`: a policy with its contract and its proof, as one folder or one zip file.
+
+    contract.json             the policy contract, canonical JSON
+    policy.<precision>.onnx   at least one; carries the contract's text in its own metadata
+    golden.npz                `Golden`: what went in and what must come out, over at least 200 control steps
+    calibration.npz           optional: what the quantizer was calibrated with
+    acceptance.json           optional: what was judged before release
+    manifest.json             `Manifest`: size and SHA-256 of each file above
+    manifest.sig              one line: ``ed25519 <public key> <signature of manifest.json>``, both in hex
+
+The signature is checked before anything is interpreted, then the hashes, then each member against the contract. A
+change of any single byte, a missing or an additional file are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sim2real import __version__
+from sim2real.contract import SCHEMA_VERSION, PolicyContract, decode_contract, encode_contract
+from sim2real.errors import BundleError, ContractError
+from sim2real.layout import SignalLayout, command_shape
+from sim2real.members import (
+    ACCEPTANCE,
+    CALIBRATION,
+    CONTRACT,
+    GOLDEN,
+    MANIFEST,
+    MODEL_NAME,
+    PRECISIONS,
+    SIGNATURE,
+    is_member,
+    load_members,
+    store_members,
+)
+from sim2real.npz import read_npz, write_npz
+from sim2real.onnx_metadata import CONTRACT_METADATA_KEY, read_metadata
+from sim2real.signing import one_time_signing_key, public_key_of, sign, verify
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = [
+    "MIN_GOLDEN_STEPS",
+    "Bundle",
+    "Golden",
+    "Manifest",
+    "Member",
+    "Signature",
+    "read_bundle",
+    "write_bundle",
+]
+
+MIN_GOLDEN_STEPS: Final = 200
+"""Fewer steps do not show a recurrent export that drifts (pytorch/pytorch#189225)."""
+
+_SIGNATURE_LINE: Final = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
+_AGAIN: Final = "copy or export it again"
+
+
+@dataclass(frozen=True, eq=False)
+class Golden:
+    """A recorded run of T control steps that every engine must reproduce before it may drive."""
+
+    signals: npt.NDArray[np.float64]
+    """Measurement vectors, shape (T, SignalLayout.size), each signal in its SI unit and on the robot's axes."""
+    commands: npt.NDArray[np.float64]
+    """Operator inputs, shape (T, len(contract.commands)), in their units."""
+    episode_start: npt.NDArray[np.bool_]
+    """Shape (T,); True where history, last action and recurrent state are reset before the step; True at step 0."""
+    observations: npt.NDArray[np.float32]
+    """What the network was given, shape (T, model.observation_size)."""
+    actions: npt.NDArray[np.float32]
+    """What the network gave, shape (T, model.action_size)."""
+    targets: npt.NDArray[np.float64]
+    """Command blocks after limits, shape (T, 5, num_joints), rows as in `sim2real.layout`."""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of a bundle, as the manifest vouches for it."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a bundle holds; the signature covers exactly these bytes."""
+
+    schema_version: int
+    """`sim2real.contract.SCHEMA_VERSION` of the writer; grows with any change of any member's format."""
+    toolkit_version: str
+    created_by: str
+    """Command that wrote the bundle, e.g. ``sim2real export``."""
+    contract_sha256: str
+    """The contract's hash, hex; plant and edge compare it before any command."""
+    members: tuple[Member, ...]
+    """All files but the manifest and its signature, sorted by name."""
+
+
+class _ManifestVersion(msgspec.Struct, frozen=True):
+    """The part of a manifest that every version has, to say which toolkit a newer bundle needs."""
+
+    schema_version: int
+    toolkit_version: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who signed."""
+
+    public_key: str
+    """64 hex digits."""
+    trusted: bool
+    """Whether the key is one that the reader asked for; if not, the signature shows integrity only."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A bundle that passed every check of `read_bundle`."""
+
+    path: Path
+    contract: PolicyContract
+    contract_hash: bytes
+    """SHA-256 digest, 32 bytes."""
+    models: Mapping[str, bytes]
+    """Precision to ONNX file."""
+    golden: Golden
+    members: Mapping[str, bytes]
+    """Name to content, manifest and signature included."""
+    manifest: Manifest
+    signature: Signature
+
+
+def write_bundle(
+    path: Path,
+    *,
+    contract: PolicyContract,
+    models: Mapping[str, bytes],
+    golden: Golden,
+    created_by: str,
+    extras: Mapping[str, bytes] = MappingProxyType({}),
+    signing_key: Ed25519PrivateKey | None = None,
+    folder: bool = False,
+) -> Bundle:
+    """Check, sign and write a bundle; it is whole or not there.
+
+    Args:
+        path: Where it goes; an earlier bundle there is replaced.
+        contract: The policy contract.
+        models: Precision (one of `PRECISIONS`) to ONNX file, each with the contract's text in its metadata.
+        golden: The golden vectors.
+        created_by: Command that writes it, e.g. ``"sim2real export"``.
+        extras: ``calibration.npz`` and ``acceptance.json``, where there are any.
+        signing_key: Secret key; None: a one-time key, which shows integrity but not who signed.
+        folder: Write a folder instead of one zip file; also done when `path` is an existing bundle folder.
+
+    Raises:
+        BundleError: Something in it does not fit the contract; the message names member and array.
+        ContractError: The contract does not hold together.
+        InputError: It cannot be written.
+    """
+    unknown = sorted(set(extras) - {CALIBRATION, ACCEPTANCE})
+    if unknown:
+        raise BundleError(f"{path}: expected extras named {CALIBRATION} or {ACCEPTANCE}, got {', '.join(unknown)}")
+    key = signing_key or one_time_signing_key()
+    members = {
+        CONTRACT: encode_contract(contract),
+        GOLDEN: write_npz({field.name: getattr(golden, field.name) for field in fields(golden)}),
+        **{f"policy.{precision}.onnx": model for precision, model in models.items()},
+        **extras,
+    }
+    members[MANIFEST] = msgspec.json.encode(_manifest_of(members, created_by))
+    members[SIGNATURE] = f"ed25519 {public_key_of(key)} {sign(key, members[MANIFEST]).hex()}\n".encode()
+    with _at(path):
+        # What is written is what a reader accepts, because the reader's own checks look at it first.
+        bundle = _open(path, members, trusted_keys=None)
+        store_members(path, members, folder=folder or path.is_dir())
+    return bundle
+
+
+def read_bundle(path: Path, *, trusted_keys: Collection[str] | None = None) -> Bundle:
+    """Read and check a bundle, folder or zip.
+
+    Args:
+        path: The bundle.
+        trusted_keys: Public keys (64 hex digits each) of which one must have signed; None: any signer will do.
+
+    Raises:
+        BundleError: One line that starts with the path: what does not hold, and what to do.
+    """
+    with _at(path):
+        return _open(path, load_members(path), trusted_keys)
+
+
+def _open(path: Path, members: Mapping[str, bytes], trusted_keys: Collection[str] | None) -> Bundle:
+    signature = _check_signature(members, trusted_keys)
+    manifest = _check_manifest(members)
+    _check_names(members)
+    _check_hashes(members, manifest)
+    contract = _check_contract(members[CONTRACT], manifest)
+    models = _check_models(members)
+    golden = _check_golden(members[GOLDEN], contract)
+    _check_extras(members)
+    return Bundle(
+        path=path,
+        contract=contract,
+        contract_hash=bytes.fromhex(manifest.contract_sha256),
+        models=MappingProxyType(models),
+        golden=golden,
+        members=MappingProxyType(dict(members)),
+        manifest=manifest,
+        signature=signature,
+    )
+
+
+def _check_signature(members: Mapping[str, bytes], trusted_keys: Collection[str] | None) -> Signature:
+    for name in (MANIFEST, SIGNATURE):
+        if name not in members:
+            raise BundleError(f"has no {name}; {_AGAIN}")
+    line = _SIGNATURE_LINE.fullmatch(members[SIGNATURE])
+    if line is None:
+        raise BundleError(f"{SIGNATURE}: expected 'ed25519 <public key> <signature>' in hex; {_AGAIN}")
+    public_key = line[1].decode()
+    if not verify(public_key, bytes.fromhex(line[2].decode()), members[MANIFEST]):
+        raise BundleError(f"{MANIFEST}: altered, the signature does not fit it; {_AGAIN}")
+    if trusted_keys is not None and public_key not in trusted_keys:
+        allowed = ", ".join(sorted(trusted_keys)) or "none"
+        raise BundleError(
+            f"{SIGNATURE}: expected a trusted signer ({allowed}), got {public_key}; ask its exporter to sign it"
+        )
+    return Signature(public_key=public_key, trusted=trusted_keys is not None)
+
+
+def _check_manifest(members: Mapping[str, bytes]) -> Manifest:
+    try:
+        version = msgspec.json.decode(members[MANIFEST], type=_ManifestVersion)
+        if version.schema_version != SCHEMA_VERSION:
+            # Only the number decides: what else a newer manifest holds is unknown here.
+            raise BundleError(
+                f"{MANIFEST}: expected schema version {SCHEMA_VERSION}, which sim2real {__version__} reads, got "
+                f"{version.schema_version}; install sim2real {version.toolkit_version!r} or export it again"
+            )
+        return msgspec.json.decode(members[MANIFEST], type=Manifest)
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{MANIFEST}: {error}; export it again") from error
+
+
+def _check_names(members: Mapping[str, bytes]) -> None:
+    for name in members:
+        if not is_member(name):
+            raise BundleError(f"unexpected file {name!r}; remove it or {_AGAIN}")
+    for name in (CONTRACT, GOLDEN):
+        if name not in members:
+            raise BundleError(f"has no {name}; {_AGAIN}")
+    if not any(MODEL_NAME.fullmatch(name) for name in members):
+        raise BundleError(f"has no policy.<precision>.onnx ({', '.join(PRECISIONS)}); {_AGAIN}")
+
+
+def _check_hashes(members: Mapping[str, bytes], manifest: Manifest) -> None:
+    vouched = {member.name: member for member in manifest.members}
+    if sorted(vouched) != _vouched_names(members) or len(vouched) != len(manifest.members):
+        raise BundleError(
+            f"expected the files {', '.join(vouched)}, got {', '.join(_vouched_names(members))}; {_AGAIN}"
+        )
+    for name, member in vouched.items():
+        content = members[name]
+        if len(content) != member.size:
+            raise BundleError(f"{name}: expected {member.size} bytes, got {len(content)}; {_AGAIN}")
+        if hashlib.sha256(content).hexdigest() != member.sha256:
+            raise BundleError(f"{name}: altered, its SHA-256 is not the one in {MANIFEST}; {_AGAIN}")
+
+
+def _check_contract(content: bytes, manifest: Manifest) -> PolicyContract:
+    with _at(CONTRACT):
+        contract = decode_contract(content)
+        if encode_contract(contract) != content:
+            raise BundleError("expected canonical JSON, as encode_contract writes it; export it again")
+        if hashlib.sha256(content).hexdigest() != manifest.contract_sha256:
+            raise BundleError(f"its SHA-256 is not contract_sha256 of {MANIFEST}; export it again")
+    return contract
+
+
+def _check_models(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    models: dict[str, bytes] = {}
+    for name, content in members.items():
+        match = MODEL_NAME.fullmatch(name)
+        if match is None:
+            continue
+        with _at(name):
+            # A hash binds a file to this bundle; only the model itself can say which contract it was exported with.
+            if read_metadata(content).get(CONTRACT_METADATA_KEY, "").encode() != members[CONTRACT]:
+                raise BundleError(
+                    f"expected {CONTRACT} in its metadata ({CONTRACT_METADATA_KEY}), got another or no contract: "
+                    "the model belongs to another bundle; export it again"
+                )
+        models[match[1]] = content
+    return models
+
+
+def _check_golden(content: bytes, contract: PolicyContract) -> Golden:
+    with _at(GOLDEN):
+        arrays = read_npz(content)
+        expected = _golden_layout(contract)
+        if sorted(arrays) != sorted(expected):
+            raise BundleError(f"expected the arrays {sorted(expected)}, got {sorted(arrays)}; export it again")
+        steps = len(arrays["episode_start"]) if arrays["episode_start"].ndim else 0
+        if steps < MIN_GOLDEN_STEPS:
+            raise BundleError(
+                f"episode_start: expected at least {MIN_GOLDEN_STEPS} steps, got {steps}; export it again"
+            )
+        for name, (dtype, shape) in expected.items():
+            array = arrays[name]
+            if array.dtype != dtype or array.shape != (steps, *shape):
+                raise BundleError(
+                    f"{name}: expected {dtype} of shape {(steps, *shape)}, got {array.dtype} of shape {array.shape}; "
+                    "export it again"
+                )
+        if not arrays["episode_start"][0]:
+            raise BundleError("episode_start[0]: expected True, got False; export it again")
+    return Golden(**arrays)
+
+
+def _golden_layout(contract: PolicyContract) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Element type and shape of one step, for each array of `Golden`."""
+    return {
+        "signals": (np.dtype(np.float64), (SignalLayout(contract).size,)),
+        "commands": (np.dtype(np.float64), (len(contract.commands),)),
+        "episode_start": (np.dtype(np.bool_), ()),
+        "observations": (np.dtype(np.float32), (contract.model.observation_size,)),
+        "actions": (np.dtype(np.float32), (contract.model.action_size,)),
+        "targets": (np.dtype(np.float64), command_shape(contract)),
+    }
+
+
+def _check_extras(members: Mapping[str, bytes]) -> None:
+    if CALIBRATION in members:
+        with _at(CALIBRATION):
+            read_npz(members[CALIBRATION])
+    if ACCEPTANCE in members:
+        try:
+            msgspec.json.decode(members[ACCEPTANCE])
+        except msgspec.DecodeError as error:
+            raise BundleError(f"{ACCEPTANCE}: {error}; export it again") from error
+
+
+def _manifest_of(members: Mapping[str, bytes], created_by: str) -> Manifest:
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        toolkit_version=__version__,
+        created_by=created_by,
+        contract_sha256=hashlib.sha256(members[CONTRACT]).hexdigest(),
+        members=tuple(
+            Member(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+            for name, content in sorted(members.items())
+        ),
+    )
+
+
+def _vouched_names(members: Mapping[str, bytes]) -> list[str]:
+    return sorted(set(members) - {MANIFEST, SIGNATURE})
+
+
+@contextlib.contextmanager
+def _at(place: Path | str) -> Generator[None, None, None]:
+    """Put `place` in front of the message of an error from within."""
+    try:
+        yield
+    except (BundleError, ContractError) as error:
+        raise BundleError(f"{place}: {error}") from error
