@@ -1,0 +1,41 @@
+"""`sim2real tasks`: what can be learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim2real.command import Outcome
+from sim2real.tasks.base import get_task, task_names, unpublished
+
+__all__ = ["TasksArgs", "run_tasks"]
+
+
+@dataclass(frozen=True)
+class TasksArgs:
+    """List the tasks: robot, rates, sizes, and what counts as success."""
+
+
+def run_tasks(args: TasksArgs) -> Outcome:
+    """Describe every registered task."""
+    rows = [_describe(name) for name in task_names()]
+    lines = [
+        f"{row['name']}\n    {row['summary']}\n    robot {row['robot']}, {row['control_rate_hz']:g} Hz, "
+        f"{row['observation_size']} observations, {row['action_size']} actions\n    success: {row['success']}"
+        for row in rows
+    ]
+    return Outcome(passed=True, result={"tasks": rows}, summary="\n".join(lines))
+
+
+def _describe(name: str) -> dict[str, str | int | float]:
+    task = get_task(name)
+    contract = task.contract(unpublished(task))
+    return {
+        "name": task.name,
+        "robot": task.robot,
+        "summary": task.summary,
+        "control_rate_hz": 1e9 / contract.timing.control_period_ns,
+        "observation_size": contract.model.observation_size,
+        "action_size": contract.model.action_size,
+        "episode_length_s": task.episode_length,
+        "success": task.success_criterion,
+    }
