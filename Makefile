@@ -13,7 +13,7 @@ PYTHON ?=
 
 .PHONY: help
 help: ## Say what there is to make
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(STAMP) ## Make .venv with every part and every development tool
@@ -32,5 +32,39 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "$(VENV): $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[all,dev]'
+	@echo "installing into $(VENV): about 2 GB, some minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[all,dev]'
 	@touch $@
+
+.PHONY: demo
+demo: install ## Walk the whole path once: logs to verdict, in runs/demo/report.html
+	$(BIN)/sim2real demo --out runs/demo
+
+.PHONY: test
+test: install ## Run the tests
+	$(BIN)/python -m pytest -m "not slow"
+
+.PHONY: test-all
+test-all: install ## Run the tests and the slow ones
+	$(BIN)/python -m pytest
+
+.PHONY: check
+check: install ## Lint, format, types, who imports whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: install ## Put the code into its format
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+.PHONY: bench
+bench: install ## Run the benchmarks into benchmarks/results.json
+	$(BIN)/python benchmarks/run.py
+
+.PHONY: clean
+clean: ## Remove .venv, runs and caches
+	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -134,6 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     words = [word for word in words if word != "--json"]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show ± or µ gets a question mark, not an error.
+        sys.stdout.reconfigure(errors="replace")
     # A polite kill unwinds like Ctrl-C, so that it leaves no half-written file either.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -219,9 +222,10 @@ def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any
 
     import tyro
 
-    complaint = io.StringIO()
+    # Of a stream that names no encoding tyro expects ASCII alone, and no colours.
+    stdout, stderr = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             return tyro.cli(
                 args_class,
                 prog=f"sim2real {command.words}",
@@ -231,16 +235,15 @@ def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any
             )
     except SystemExit as end:
         if end.code in (0, None):
-            raise
-        raise UsageError(f"{_unboxed(complaint.getvalue())}; see sim2real {command.words} --help") from None
+            sys.exit(_end(stdout.getvalue().rstrip(), 0))
+        raise UsageError(f"{_unframed(stderr.getvalue())}; see sim2real {command.words} --help") from None
 
 
-def _unboxed(complaint: str) -> str:
-    """Return the first paragraph, in one line, of the framed text in which tyro explains a wrong argument."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", complaint)
-    paragraphs = re.split(r"[╭╰│]\s*─.*", plain)
-    lines = (line.strip("│ ") for paragraph in paragraphs if paragraph.strip() for line in paragraph.splitlines())
-    return " ".join(line for line in lines if line)
+def _unframed(complaint: str) -> str:
+    """Return in one line what tyro says of a wrong argument: a title, paragraphs between rules, general advice."""
+    _, *paragraphs = re.split(r"\n\s*-{3,}\s*\n", complaint)
+    told = "; ".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return re.sub("(; )?(For full helptext|Argument helptext).*", "", told)
 
 
 @contextlib.contextmanager
@@ -270,7 +273,8 @@ def _encode(result: Any) -> str:
 
 
 def _fail(kind: str, told: str, as_json: bool) -> int:
-    line = " ".join(told.split())
+    # A path may hold bytes that are no text; JSON may not.
+    line = " ".join(told.split()).encode(errors="backslashreplace").decode()
     print(line, file=sys.stderr)
     if not as_json:
         return 2
