@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from sim2real.errors import InputError
@@ -19,7 +19,9 @@ def read_bytes(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{what} {path}: cannot be read ({error.strerror}); give the path of an existing file") from error
+        raise InputError(
+            f"{what} {path}: cannot be read ({error.strerror}); give the path of an existing file"
+        ) from error
 
 
 def _sync(path: Path) -> None:
@@ -36,11 +38,13 @@ def _beside(path: Path) -> Path:
 
 
 def _failed(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be written ({error.strerror}); nothing was left behind: free space or choose another --out")
+    return InputError(
+        f"{path}: cannot be written ({error.strerror}); nothing was left behind: free space or choose another --out"
+    )
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Generator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends well and vanishes when it does not.
 
     Raises:
@@ -60,7 +64,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
+def atomic_directory(path: Path) -> Generator[Path]:
     """Yield an empty folder to fill; it takes the place of `path` when the block ends well.
 
     A folder already at `path` is kept until the new one is complete, then removed. Between the two renames there is

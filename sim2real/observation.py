@@ -136,7 +136,7 @@ class ObservationBuilder:
         return self.observation
 
     def _assemble(self) -> None:
-        """frame = clip(scale × f(sign × source − offset))."""
+        """Compute frame = clip(scale × f(sign × source − offset))."""
         frame = self._frame
         np.take(self._sources, self._pick, axis=1, out=frame, mode="clip")
         if self._turns:

@@ -21,13 +21,10 @@ class BatchedSim(Protocol):
     Attributes:
         num_envs: Number of environments N.
         dt: Physics step [s].
-        joint_names: Actuated joints in the order of the arrays below.
+        joint_names: Actuated joints in the order of `joint_pos`, `joint_vel`, `joint_effort` and command blocks.
         qpos: Generalised positions, shape (N, nq).
         qvel: Generalised velocities, shape (N, nv).
         ctrl: Actuator inputs, shape (N, nu).
-        joint_pos: Positions of the actuated joints [rad], shape (N, J); a view.
-        joint_vel: Velocities of the actuated joints [rad/s], shape (N, J); a view.
-        joint_effort: Efforts that the actuators applied in the last physics step [N·m], shape (N, J); read-only.
     """
 
     num_envs: int
@@ -36,9 +33,21 @@ class BatchedSim(Protocol):
     qpos: npt.NDArray[np.float64]
     qvel: npt.NDArray[np.float64]
     ctrl: npt.NDArray[np.float64]
-    joint_pos: npt.NDArray[np.float64]
-    joint_vel: npt.NDArray[np.float64]
-    joint_effort: npt.NDArray[np.float64]
+
+    @property
+    def joint_pos(self) -> npt.NDArray[np.float64]:
+        """Positions of the actuated joints [rad], shape (N, J)."""
+        ...
+
+    @property
+    def joint_vel(self) -> npt.NDArray[np.float64]:
+        """Velocities of the actuated joints [rad/s], shape (N, J)."""
+        ...
+
+    @property
+    def joint_effort(self) -> npt.NDArray[np.float64]:
+        """Efforts that the actuators applied in the last physics step [N·m], shape (N, J)."""
+        ...
 
     def sensor(self, name: str) -> npt.NDArray[np.float64]:
         """Return the live, read-only output of the sensor `name`, shape (N, width)."""

@@ -153,7 +153,9 @@ class MujocoSim:
         """Resolve ``field/object[index]`` to the field's name and the index after the environment's."""
         match = _FIELD.fullmatch(address)
         if match is None:
-            raise InputError(f"robot {self.robot.name}: parameter field {address!r}: expected field/object or field/object[i]")
+            raise InputError(
+                f"robot {self.robot.name}: parameter field {address!r}: expected field/object or field/object[i]"
+            )
         field = match["field"]
         identifier = _object_id(self.model, _OBJECT_OF_PREFIX[field.partition("_")[0]], match["object"])
         if field.startswith("dof_"):

@@ -13,8 +13,8 @@ from sim2real.contract import PolicyContract
 from sim2real.errors import ContractError, InputError
 from sim2real.layout import SignalLayout, command_shape
 from sim2real.robots import Robot, get_robot
-from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
 from sim2real.signals import SIGNALS
+from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
 
 __all__ = ["MAX_DELAY", "Plant", "make_sim"]
 

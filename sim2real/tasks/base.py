@@ -35,26 +35,33 @@ class Motion(msgspec.Struct):
 
 
 class Task(Protocol):
-    """One thing to learn on one robot.
-
-    Attributes:
-        name: Name on the command line.
-        robot: Name of the robot.
-        summary: One sentence for `sim2real tasks`.
-        episode_length: Time [s] after which an episode is cut off (not a failure: the value is bootstrapped).
-        success_criterion: One sentence that says what `success` asks for.
-    """
+    """One thing to learn on one robot."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name on the command line."""
+        ...
+
     @property
-    def robot(self) -> str: ...
+    def robot(self) -> str:
+        """Name of the robot."""
+        ...
+
     @property
-    def summary(self) -> str: ...
+    def summary(self) -> str:
+        """One sentence for `sim2real tasks`."""
+        ...
+
     @property
-    def episode_length(self) -> float: ...
+    def episode_length(self) -> float:
+        """Time [s] after which an episode is cut off; not a failure: the value is bootstrapped."""
+        ...
+
     @property
-    def success_criterion(self) -> str: ...
+    def success_criterion(self) -> str:
+        """One sentence that says what `success` asks for."""
+        ...
+
     @property
     def measurement_noise(self) -> Mapping[str, float]:
         """Standard deviation of the noise that training adds to a signal, in its unit."""

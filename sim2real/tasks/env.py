@@ -12,14 +12,11 @@ import numpy.typing as npt
 from sim2real.action import ActionMapper
 from sim2real.contract import PolicyContract
 from sim2real.observation import ObservationBuilder
-from sim2real.randomization import RandomizationFile, sample
+from sim2real.randomization import COMMAND_DELAY, RandomizationFile, sample
 from sim2real.sim.plant import Plant, make_sim
 from sim2real.tasks.base import Array, Motion, Task, unpublished
 
-__all__ = ["COMMAND_DELAY", "StepResult", "TaskEnv"]
-
-COMMAND_DELAY = "command_delay"
-"""Name of the parameter that delays commands [s]; every other name is one of the robot's."""
+__all__ = ["StepResult", "TaskEnv"]
 
 
 class StepResult(msgspec.Struct):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from sim2real import __version__
 from sim2real.contract import (
     SCHEMA_VERSION,
     Action,
@@ -25,7 +27,6 @@ from sim2real.contract import (
 )
 from sim2real.robots.pendulum import ROBOT
 from sim2real.tasks.base import Array, Motion
-from sim2real import __version__
 
 __all__ = ["TASK", "PendulumSwingup"]
 
@@ -67,7 +68,7 @@ class PendulumSwingup:
     success_criterion = (
         f"within {UPRIGHT_TOLERANCE} rad of upright from {SWING_UP_TIME:g} s at the latest to the end of 10 s"
     )
-    measurement_noise = {"joint_pos": 0.0015, "joint_vel": 0.06}
+    measurement_noise: ClassVar[Mapping[str, float]] = {"joint_pos": 0.0015, "joint_vel": 0.06}
 
     def identity(self, *, checkpoint_sha256: str, config_sha256: str) -> Identity:
         """Return the identity of a policy trained to these weights under this configuration."""
@@ -118,9 +119,7 @@ class PendulumSwingup:
                 rate_limit=None,
             ),
             commands=(),
-            model=Model(
-                observation_name="obs", observation_size=4, action_name="action", action_size=1, recurrent=()
-            ),
+            model=Model(observation_name="obs", observation_size=4, action_name="action", action_size=1, recurrent=()),
             safety=_safety(),
             latency=_budget(),
         )
@@ -152,11 +151,10 @@ def _term(
     name: str,
     source: str,
     *,
-    function: str = "identity",
+    function: Literal["identity", "sin", "cos"] = "identity",
     scale: float = 1.0,
     clip: tuple[float, float] | None = None,
 ) -> ObservationTerm:
-    assert function in ("identity", "sin", "cos")
     return ObservationTerm(
         name=name,
         source=source,
@@ -198,9 +196,7 @@ def _budget() -> LatencyBudget:
             StageBudget(stage="infer", p50_ns=1 * _MS, p99_ns=3 * _MS, p999_ns=8 * _MS, max_ns=30 * _MS),
             StageBudget(stage="tick", p50_ns=2 * _MS, p99_ns=5 * _MS, p999_ns=10 * _MS, max_ns=40 * _MS),
         ),
-        end_to_end=StageBudget(
-            stage="end_to_end", p50_ns=5 * _MS, p99_ns=10 * _MS, p999_ns=20 * _MS, max_ns=50 * _MS
-        ),
+        end_to_end=StageBudget(stage="end_to_end", p50_ns=5 * _MS, p99_ns=10 * _MS, p999_ns=20 * _MS, max_ns=50 * _MS),
         max_deadline_miss_rate=0.01,
         max_action_age_ns=50 * _MS,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from sim2real.observation import ObservationBuilder
 from sim2real.signals import SIGNALS
 from tests.core.strategies import contracts, pendulum_contract, random_measurements
 
+FUNCTIONS: dict[str, Callable[[float], float]] = {"identity": float, "sin": math.sin, "cos": math.cos}
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -37,7 +39,7 @@ def naive_frame(contract: PolicyContract, inputs: dict[str, npt.NDArray[np.float
         values: list[float] = []
         for i, raw in enumerate(naive_source(contract, term, inputs)):
             x = raw - term.offset[i]
-            x = {"identity": lambda v: v, "sin": math.sin, "cos": math.cos}[term.function](x) * term.scale[i]
+            x = FUNCTIONS[term.function](x) * term.scale[i]
             values.append(min(max(x, term.clip[0]), term.clip[1]) if term.clip else x)
         frame[term.name] = values
     return frame
