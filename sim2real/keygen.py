@@ -41,7 +41,7 @@ def run_keygen(args: KeygenArgs) -> Outcome:
         result={"directory": args.directory, "signing_key": signing_key},
         summary=(
             f"{args.directory}: made plant.secret, edge.secret, {_SIGNING} and their public halves\n"
-            f"plant: needs plant.secret, plant.public, edge.public; edge: needs edge.secret, edge.public, plant.public\n"
+            f"plant: takes plant.secret, plant.public, edge.public; edge: edge.secret, edge.public, plant.public\n"
             f"bundles signed with {_SIGNING} are known by {signing_key}"
         ),
     )
