@@ -1,0 +1,111 @@
+"""`randomization.json`: whole or not there, checked field by field, drawn as it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim2real.errors import InputError
+from sim2real.randomization import (
+    COMMAND_DELAY,
+    ParameterRange,
+    RandomizationFile,
+    read_randomization,
+    sample,
+    write_randomization,
+)
+
+
+def content(**changes: Any) -> RandomizationFile:
+    fields: dict[str, Any] = {
+        "name": "mass",
+        "unit": "kg",
+        "nominal": 0.7,
+        "low": 0.6,
+        "high": 0.8,
+        "distribution": "uniform",
+        "identified": True,
+        "how": "for a test",
+        "delays": None,
+    }
+    parameter = ParameterRange(**(fields | changes))
+    return RandomizationFile(
+        schema_version=1,
+        robot="pendulum",
+        toolkit_version="0",
+        parameters=(parameter,),
+        logs=(),
+        fit_position_mae=0.01,
+        held_out=(),
+    )
+
+
+finite = st.floats(min_value=1e-300, max_value=1e300, allow_subnormal=False)
+
+
+@given(st.tuples(finite, finite, finite).map(sorted), st.sampled_from(["fixed", "uniform", "log_uniform"]))
+def test_files_round_trip_exactly_and_draws_stay_inside(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[float], distribution: str
+) -> None:
+    low, nominal, high = numbers
+    written = content(low=low, nominal=nominal, high=high, distribution=distribution)
+    path = tmp_path_factory.mktemp("ranges") / "randomization.json"
+    write_randomization(path, written)
+    assert read_randomization(path) == written
+    values = sample(written, np.random.default_rng(0), 50)["mass"]
+    if distribution == "fixed":
+        assert np.all(values == nominal)
+    assert np.all((values >= low * (1 - 1e-12)) & (values <= high * (1 + 1e-12)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nominal": float("nan")}, r"randomization\.parameters\[0\]\.nominal: expected a finite number"),
+        ({"high": float("inf")}, r"randomization\.parameters\[0\]\.high: expected a finite number"),
+        ({"nominal": 0.9}, r"expected a number from low 0\.6 to high 0\.8, got 0\.9"),
+        ({"low": 0.0, "distribution": "log_uniform"}, "expected a number > 0 for log_uniform"),
+        ({"name": COMMAND_DELAY}, "expected what is delayed"),
+        ({"delays": "command"}, "null for any other parameter"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "randomization.json"
+    with pytest.raises(InputError, match=message):
+        write_randomization(path, content(**changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_field_is_needed_and_no_other_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "randomization.json"
+    whole = msgspec.to_builtins(content())
+    for field in whole["parameters"][0]:
+        broken = msgspec.to_builtins(content())
+        del broken["parameters"][0][field]
+        path.write_bytes(msgspec.json.encode(broken))
+        with pytest.raises(InputError, match=f"missing required field `{field}`"):
+            read_randomization(path)
+    whole["parameters"][0]["colour"] = "red"
+    path.write_bytes(msgspec.json.encode(whole))
+    with pytest.raises(InputError, match="unknown field `colour`"):
+        read_randomization(path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100])
+def test_a_truncated_file_is_one_clear_line(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "randomization.json"
+    write_randomization(path, content())
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(InputError, match="make it anew with: sim2real calib fit"):
+        read_randomization(path)
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"randomization file .*cannot be read \(No such file or directory\)"):
+        read_randomization(tmp_path / "none.json")
