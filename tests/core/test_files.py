@@ -1,0 +1,104 @@
+"""Files are whole or not there: after an error, a full disk, a kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim2real.errors import InputError
+from sim2real.files import atomic_directory, atomic_write, read_bytes
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sim2real.files import atomic_write, atomic_directory
+with {writer}(Path(sys.argv[1])) as partial:
+    target = partial / "a" if partial.is_dir() else partial
+    target.write_text("half")
+    os.kill(os.getpid(), signal.{signal})
+    signal.pause()
+"""
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from sim2real.errors import InputError
+from sim2real.files import atomic_write
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    with atomic_write(Path(sys.argv[1])) as partial:
+        partial.write_bytes(b"x" * 5000)
+except InputError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def python(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("writer", ["atomic_write", "atomic_directory"])
+def test_a_process_that_ends_inside_the_block_changes_nothing(tmp_path: Path, writer: str, end: str) -> None:
+    target = tmp_path / "target"
+    if writer == "atomic_write":
+        target.write_text("old")
+    else:
+        target.mkdir()
+        (target / "a").write_text("old")
+    done = python(KILLED.format(writer=writer, signal=end), target)
+    assert done.returncode in (-getattr(signal, end), 1)
+    content = target if writer == "atomic_write" else target / "a"
+    assert content.read_text() == "old"
+    if end == "SIGINT":
+        assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    done = python(FULL, target)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written (File too large)" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_inside_the_block_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("old")
+
+    def write() -> None:
+        with atomic_write(target) as partial:
+            partial.write_text("new")
+            raise ValueError("stop here")
+
+    with pytest.raises(ValueError, match="stop here"):
+        write()
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_directory_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    for names in (("a", "b"), ("c",)):
+        with atomic_directory(target) as partial:
+            for name in names:
+                (partial / name).write_text(name)
+    assert [path.name for path in target.iterdir()] == ["c"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_where_a_file_should_go_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    with pytest.raises(InputError, match="cannot be written"), atomic_write(tmp_path / "target") as partial:
+        partial.write_text("new")
+
+
+def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"policy bundle .*nothing\.s2r: cannot be read"):
+        read_bytes(tmp_path / "nothing.s2r", "policy bundle")
