@@ -39,6 +39,7 @@ from sim2real.wire_messages import WIRE_VERSION, Bye, Control, Hello, Ping, Pong
 __all__ = [
     "HEADER_SIZE",
     "MAX_CONTROL_SIZE",
+    "TYPE_OF",
     "Drop",
     "DropCounts",
     "FrameReader",
@@ -130,7 +131,7 @@ class DropCounts:
         return ", ".join(f"{name} {count}" for name, count in self.as_dict().items()) or "none"
 
 
-_TYPE_OF: Final[dict[type[Control], MessageType]] = {
+TYPE_OF: Final[dict[type[Control], MessageType]] = {
     Hello: MessageType.HELLO,
     Refuse: MessageType.REFUSE,
     Ping: MessageType.PING,
@@ -195,17 +196,20 @@ class Received:
         return self.read_ns - self.sent_ns
 
 
-_TYPES: Final[tuple[MessageType | None, ...]] = tuple(
-    {int(member): member for member in MessageType}.get(value) for value in range(256)
-)
+_TYPES: Final[dict[int, MessageType]] = {int(member): member for member in MessageType}
 _STATUSES: Final = tuple(Status)
 
 
 class FrameWriter:
-    """Writes STATE or COMMAND frames of one shape, always into the same buffer."""
+    """Writes STATE or COMMAND frames of one shape, always into the same buffer.
+
+    Attributes:
+        sent_ns: Stamp of the frame written last [ns].
+    """
 
     def __init__(self, message_type: MessageType, contract_hash: bytes, shape: tuple[int, ...]) -> None:
         payload = int(np.prod(shape)) * 8
+        self.sent_ns = 0
         self._type = int(message_type)
         self._hash = contract_hash
         self._payload = payload
@@ -233,6 +237,7 @@ class FrameWriter:
         if values.shape != self._shape:
             raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
         self._values[...] = values
+        self.sent_ns = now_ns()
         _HEADER.pack_into(
             self._buffer,
             0,
@@ -247,7 +252,7 @@ class FrameWriter:
             self._hash,
             scheduled_ns,
             sensed_ns,
-            now_ns(),
+            self.sent_ns,
             received_ns,
         )
         _CRC.pack_into(self._buffer, _CRC_OFFSET, zlib.crc32(self._checked))
@@ -257,7 +262,9 @@ class FrameWriter:
 class FrameReader:
     """Checks frames that arrived in `buffer` and takes STATE or COMMAND arrays of one shape out of them.
 
-    `buffer` has room for the longest valid frame; a socket fills it, then calls `read` with the size of what arrived.
+    Attributes:
+        buffer: Room for the longest valid frame; a socket fills it, then calls `read` with the size of what arrived.
+        control: JSON of the control message read last.
     """
 
     def __init__(self, message_type: MessageType, contract_hash: bytes, shape: tuple[int, ...]) -> None:
@@ -272,22 +279,21 @@ class FrameReader:
         self._finite = bytearray(count)
         self._finite_view = np.frombuffer(self._finite, np.bool_).reshape(shape)
         self._last_sequence = -1
-        self._control = b""
+        self.control = b""
 
     def restart(self) -> None:
         """Accept any sequence again: a new peer starts to count."""
         self._last_sequence = -1
 
-    @property
-    def control(self) -> bytes:
-        """JSON payload of the frame read last, when it was a control message."""
-        return self._control
+    def read(self, size: int, values: npt.NDArray[np.float64] | None, received: Received) -> MessageType | Drop:
+        """Check the frame of `size` bytes in the buffer; return its type, or why it is dropped.
 
-    def read(self, size: int, values: npt.NDArray[np.float64], received: Received) -> Drop | None:
-        """Check the frame of `size` bytes in the buffer; fill `received` and, from its array, `values`.
+        An array is copied to `values` and its header to `received`, with the stamps on the sender's clock; both are
+        untouched by any other frame. With `values` None only control messages have a place; their JSON is in
+        `control`. Of HELLO and REFUSE the contract is not checked: they are how a wrong one is talked about.
 
-        Returns why the frame is dropped, with `values` and `received` untouched, or None. Stamps are left on the
-        sender's clock. Of HELLO and REFUSE the contract is not checked: they are how a wrong one is talked about.
+        Raises:
+            ValueError: `values` has another shape than the frames.
         """
         if size < HEADER_SIZE:
             return Drop.SHORT
@@ -302,21 +308,21 @@ class FrameReader:
             return Drop.SHORT if size < HEADER_SIZE + payload else Drop.LONG
         if crc != zlib.crc32(self._checked if size == self._size else self._view[_CHECKED_FROM:size]):
             return Drop.CORRUPT
-        message_type: MessageType | None = _TYPES[kind]
+        message_type = _TYPES.get(kind)
         if message_type is None:
             return Drop.UNKNOWN_TYPE
         if status >= len(_STATUSES):
             return Drop.UNKNOWN_STATUS
         if digest != self._hash and message_type not in (MessageType.HELLO, MessageType.REFUSE):
             return Drop.WRONG_CONTRACT
-        if message_type is self._type:
-            drop = self._take(size, sequence, values)
-            if drop is not None:
-                return drop
-        elif message_type in (MessageType.STATE, MessageType.COMMAND):
+        if message_type not in (MessageType.STATE, MessageType.COMMAND):
+            self.control = bytes(self._view[HEADER_SIZE:size])
+            return message_type
+        if message_type is not self._type or values is None:
             return Drop.UNEXPECTED
-        else:
-            self._control = bytes(self._view[HEADER_SIZE:size])
+        drop = self._copy_values(size, sequence, values)
+        if drop is not None:
+            return drop
         received.type = message_type
         received.status = _STATUSES[status]
         received.sequence = sequence
@@ -325,10 +331,9 @@ class FrameReader:
         received.sensed_ns = sensed
         received.sent_ns = sent
         received.received_ns = received_at
-        received.reason = ""
-        return None
+        return message_type
 
-    def _take(self, size: int, sequence: int, values: npt.NDArray[np.float64]) -> Drop | None:
+    def _copy_values(self, size: int, sequence: int, values: npt.NDArray[np.float64]) -> Drop | None:
         if size != self._size:
             return Drop.SHORT if size < self._size else Drop.LONG
         if sequence <= self._last_sequence:
@@ -336,6 +341,8 @@ class FrameReader:
         np.isfinite(self._values, out=self._finite_view)
         if 0 in self._finite:
             return Drop.NOT_FINITE
+        if values.shape != self._values.shape:
+            raise ValueError(f"values: expected shape {self._values.shape}, got {values.shape}")
         self._last_sequence = sequence
         values[...] = self._values
         return None
@@ -353,7 +360,7 @@ def encode_control(message: Control, contract_hash: bytes) -> bytes:
             f"{type(message).__name__}: expected at most {MAX_CONTROL_SIZE} bytes of JSON, got {len(payload)}"
         )
     header = _HEADER.pack(
-        _MAGIC, 0, WIRE_VERSION, _TYPE_OF[type(message)], 0, len(payload), 0, 0, contract_hash, 0, 0, now_ns(), 0
+        _MAGIC, 0, WIRE_VERSION, TYPE_OF[type(message)], 0, len(payload), 0, 0, contract_hash, 0, 0, now_ns(), 0
     )
     frame = bytearray(header + payload)
     _CRC.pack_into(frame, _CRC_OFFSET, zlib.crc32(memoryview(frame)[_CHECKED_FROM:]))

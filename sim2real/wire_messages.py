@@ -76,14 +76,12 @@ class Refuse(_Message, frozen=True, kw_only=True):
 class Ping(_Message, frozen=True, kw_only=True):
     """One round of clock comparison begins, at `sent_ns` on the edge's clock."""
 
-    round: int
     sent_ns: int
 
 
 class Pong(_Message, frozen=True, kw_only=True):
     """The answer to a ping: when it was received and answered on the plant's clock."""
 
-    round: int
     ping_sent_ns: int
     received_ns: int
     sent_ns: int
