@@ -1,0 +1,149 @@
+"""What a user installs: the wheel, alone, in a new environment, from a folder full of files with our names. About 25 s.
+
+Needs the package index that `make install` used (or its cache).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "sim2real": ROOT / "sim2real",
+    "sim2real_train": ROOT / "train" / "sim2real_train",
+    "sim2real_edge": ROOT / "edge" / "sim2real_edge",
+    "sim2real_calib": ROOT / "calib" / "sim2real_calib",
+    "sim2real_hil": ROOT / "hil" / "sim2real_hil",
+}
+EXTRAS = {"sim", "train", "calib", "edge", "edge-gpu", "hil", "dev", "all"}
+NOT_ON_A_ROBOT = {"torch", "ray", "mujoco", "scipy", "matplotlib"}
+TRAPS = ("sim2real", "sim2real_edge", "train", "edge", "calib", "hil", "tests", "tyro", "numpy")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=120)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def robot(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts folder of a new environment that holds the wheel with the extra `edge` and nothing else."""
+    folder = tmp_path_factory.mktemp("robot") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*pip, "install", "--quiet", f"{wheel}[edge]"], capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, f"needs the package index, or a cache of what it holds: {done.stderr}"
+    return folder / "bin"
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Path:
+    """A folder of a user whose own files have our names, and who would notice if one were imported instead."""
+    for name in TRAPS:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemError('{name}.py of the working folder was imported')\n")
+    return tmp_path
+
+
+def run(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def test_the_wheel_holds_the_five_packages_whole_and_nothing_else(wheel: Path) -> None:
+    expected = {
+        f"{package}/{path.relative_to(folder).as_posix()}"
+        for package, folder in PACKAGES.items()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == expected
+    assert {f"{package}/py.typed" for package in PACKAGES} <= held
+    assert "sim2real/robots/pendulum.xml" in held
+    assert {Path(name).suffix for name in held} <= {".py", ".typed", ".xml"}
+
+
+def test_the_wheel_carries_its_licence_and_its_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
+        assert b"Apache License" in archive.read(names["licenses/LICENSE"])
+        assert (
+            archive.read(names["entry_points.txt"]).split() == b"[console_scripts] sim2real = sim2real.cli:main".split()
+        )
+
+
+def test_neither_the_base_nor_edge_asks_for_what_has_no_place_on_a_robot(wheel: Path) -> None:
+    told = metadata(wheel)
+    assert set(told.get_all("Provides-Extra", [])) == EXTRAS
+    requirements = told.get_all("Requires-Dist", [])
+    extra_of = {line: match[1] if (match := re.search(r"extra == '([\w-]+)'", line)) else "" for line in requirements}
+    for line, extra in extra_of.items():
+        if extra in ("", "edge", "edge-gpu"):
+            assert re.split(r"[^\w-]", line)[0] not in NOT_ON_A_ROBOT
+    assert any(line.startswith("torch") for line in requirements), "the check above would find it"
+
+
+def test_a_robot_gets_neither_torch_nor_ray_nor_mujoco(robot: Path) -> None:
+    list_installed = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
+    installed = set(run([robot / "python", "-I", "-c", list_installed], robot).stdout.split())
+    assert {"sim2real", "onnxruntime", "numpy"} <= installed
+    assert not installed & NOT_ON_A_ROBOT
+
+
+@pytest.mark.parametrize("words", [["--help"], ["tasks"], ["edge", "run", "--help"], ["edge", "bench", "--help"]])
+def test_commands_run_in_a_folder_of_files_with_our_names(words: list[str], robot: Path, traps: Path) -> None:
+    done = run([robot / "sim2real", *words], traps)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["train", "pendulum-swingup", "--out", "out"], "train"),
+        (["calib", "record", "pendulum", "--out", "log.csv"], "calib"),
+        (["hil", "plant", "policy.s2r"], "hil"),
+    ],
+    ids=["train", "calib", "hil"],
+)
+def test_what_is_not_installed_is_named_with_what_brings_it(
+    words: list[str], extra: str, robot: Path, traps: Path
+) -> None:
+    done = run([robot / "sim2real", *words], traps)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'\n")
+    assert {path.stem for path in traps.iterdir()} == set(TRAPS), "nothing is left of what could not be done"
+
+
+def test_no_child_looks_for_modules_in_the_working_folder() -> None:
+    """``python -m`` puts the working folder first on sys.path, where a user's train.py lies; ``-I`` does not."""
+    for folder in PACKAGES.values():
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.List | ast.Tuple):
+                    words = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+                    assert "-m" not in words or "-I" in words, f"{path}:{node.lineno}: start Python with -I"
