@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
@@ -49,7 +52,10 @@ __all__ = [
     "random_contract",
     "random_golden",
     "random_measurements",
+    "with_field",
 ]
+
+Part = TypeVar("Part", bound=msgspec.Struct)
 
 EXTREMES = (
     5e-324,
@@ -127,6 +133,21 @@ def pendulum_contract() -> PolicyContract:
             max_action_age_ns=30_000_000,
         ),
     )
+
+
+def with_field(part: Part, path: str, value: object) -> Part:
+    """Return a contract, or a part of one, with `value` at `path`, e.g. ``joints[0].kp``; nothing is checked."""
+    steps = [int(index) if index else name for name, index in re.findall(r"([a-z_0-9]+)(?!\])|\[(\d+)\]", path)]
+    return _replaced(part, steps, value)
+
+
+def _replaced(part: Any, steps: Sequence[int | str], value: object) -> Any:
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, int):
+        return (*part[:step], _replaced(part[step], rest, value), *part[step + 1 :])
+    return msgspec.structs.replace(part, **{step: _replaced(getattr(part, step), rest, value)})
 
 
 def contracts(*, extreme: bool = False) -> st.SearchStrategy[PolicyContract]:
