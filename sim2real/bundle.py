@@ -271,9 +271,7 @@ def _check_names(members: Mapping[str, bytes]) -> None:
 def _check_hashes(members: Mapping[str, bytes], manifest: Manifest) -> None:
     vouched = {member.name: member for member in manifest.members}
     if sorted(vouched) != _vouched_names(members) or len(vouched) != len(manifest.members):
-        raise BundleError(
-            f"expected the files {', '.join(vouched)}, got {', '.join(_vouched_names(members))}; {_AGAIN}"
-        )
+        raise BundleError(f"expected the files {sorted(vouched)}, got {_vouched_names(members)}; {_AGAIN}")
     for name, member in vouched.items():
         content = members[name]
         if len(content) != member.size:
@@ -284,7 +282,10 @@ def _check_hashes(members: Mapping[str, bytes], manifest: Manifest) -> None:
 
 def _check_contract(content: bytes, manifest: Manifest) -> PolicyContract:
     with _at(CONTRACT):
-        contract = decode_contract(content)
+        try:
+            contract = decode_contract(content)
+        except ContractError as error:
+            raise BundleError(f"{error}; export it again") from error
         if encode_contract(contract) != content:
             raise BundleError("expected canonical JSON, as encode_contract writes it; export it again")
         if hashlib.sha256(content).hexdigest() != manifest.contract_sha256:
@@ -377,5 +378,5 @@ def _at(place: Path | str) -> Generator[None, None, None]:
     """Put `place` in front of the message of an error from within."""
     try:
         yield
-    except (BundleError, ContractError) as error:
+    except BundleError as error:
         raise BundleError(f"{place}: {error}") from error

@@ -52,15 +52,17 @@ def atomic_write(path: Path) -> Generator[Path]:
     """
     partial = _beside(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        _sync(partial)
-        partial.replace(path)
-        _sync(path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            _sync(partial)
+            partial.replace(path)
+            _sync(path.parent)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
+        # Around the clean-up too: where a parent is a file, even unlink fails.
         raise _failed(path, error) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -85,5 +87,8 @@ def atomic_directory(path: Path) -> Generator[Path]:
     except OSError as error:
         raise _failed(path, error) from error
     finally:
+        # Stopped between the two renames: what was there comes back.
+        if old.exists() and not path.exists():
+            old.rename(path)
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

@@ -32,7 +32,7 @@ def write_npz(arrays: Mapping[str, Array]) -> bytes:
     members: dict[str, bytes] = {}
     for name, array in arrays.items():
         buffer = io.BytesIO()
-        np.lib.format.write_array(buffer, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+        np.lib.format.write_array(buffer, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
         members[f"{name}.npy"] = buffer.getvalue()
     return pack(members)
 

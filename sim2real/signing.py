@@ -136,9 +136,9 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # O_EXCL: of two writers one fails, and no link that somebody laid there is followed.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError as error:
-        raise InputError(f"{path}: exists and keys are never overwritten; choose another name") from error
     except OSError as error:
+        if path.exists():
+            raise InputError(f"{path}: exists and keys are never overwritten; choose another name") from error
         raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -152,5 +152,5 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 def _not_a_key(path: Path, kind: str) -> InputError:
     return InputError(
-        f"{path}: expected an Ed25519 {kind} key in PEM, got something else; make one with generate_signing_key"
+        f"{path}: expected an Ed25519 {kind} key in PEM, got something else; make one with sim2real keygen"
     )

@@ -99,6 +99,23 @@ def test_a_folder_where_a_file_should_go_is_one_clear_line(tmp_path: Path) -> No
         partial.write_text("new")
 
 
+def test_a_file_where_a_folder_should_be_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(InputError, match="cannot be written"), atomic_write(tmp_path / "file" / "target") as partial:
+        partial.write_text("new")
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_a_folder_comes_back_when_its_successor_cannot_take_its_place(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "a").write_text("old")
+    with pytest.raises(InputError, match="cannot be written"), atomic_directory(target) as partial:
+        partial.rmdir()
+    assert (target / "a").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"policy bundle .*nothing\.s2r: cannot be read"):
         read_bytes(tmp_path / "nothing.s2r", "policy bundle")
