@@ -1,4 +1,5 @@
-# Everything runs from .venv, which `make install` builds from nothing but a Python >= 3.10.
+# Everything runs from .venv, which `make install` builds from nothing but a Python.
+# It takes Python >= 3.11, since MuJoCo 4 does; a robot, which has no simulator, needs >= 3.10.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # More words for pip, e.g. PIP_ARGS='--no-index --find-links wheels' where there is no network.
 PIP_ARGS ?=
-# A Python to use instead of the first one >= 3.10 found on PATH.
+# A Python to use instead of the first one >= 3.11 found on PATH.
 PYTHON ?=
 
 .PHONY: help
@@ -21,14 +22,16 @@ install: $(STAMP) ## Make .venv with every part and every development tool
 $(STAMP): pyproject.toml constraints.txt
 	@set -eu; \
 	python=; \
-	for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10 python; do \
-		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then python="$$candidate"; break; fi; \
+	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python="$$candidate"; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-		echo "error: no Python >= 3.10 on PATH; install one, or name it: make install PYTHON=/path/to/python3" >&2; exit 2; \
+		echo "error: no Python >= 3.11 on PATH (MuJoCo 4 needs it); install one, or name it: make install PYTHON=PATH" >&2; \
+		exit 2; \
 	fi; \
 	if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \
-		echo "error: $$python has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; \
+		echo "error: $$python has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; \
+		exit 2; \
 	fi; \
 	echo "$(VENV): $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV)

@@ -43,13 +43,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def robot(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The scripts folder of a new environment that holds the wheel with the extra `edge` and nothing else."""
     folder = tmp_path_factory.mktemp("robot") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    subprocess.run([oldest_python(), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
     done = subprocess.run(
         [*pip, "install", "--quiet", f"{wheel}[edge]"], capture_output=True, text=True, timeout=170, check=False
     )
     assert done.returncode == 0, f"needs the package index, or a cache of what it holds: {done.stderr}"
     return folder / "bin"
+
+
+def oldest_python() -> str:
+    """The oldest Python that a robot may have, where it is at hand (pyenv shows one that is asked for); else this one."""
+    ask = ["python3.10", "-I", "-c", "import sys; print(sys.executable)"]
+    try:
+        done = subprocess.run(
+            ask, env=os.environ | {"PYENV_VERSION": "3.10"}, capture_output=True, text=True, timeout=60, check=False
+        )
+    except FileNotFoundError:
+        return sys.executable
+    return done.stdout.strip() or sys.executable
 
 
 @pytest.fixture
