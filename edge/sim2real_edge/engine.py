@@ -1,0 +1,120 @@
+"""Inference engines: one protocol, and a registry that loads an engine only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sim2real.bundle import Bundle
+from sim2real.errors import EngineError
+
+__all__ = ["ENGINES", "Engine", "EngineInfo", "available_engines", "load_engine"]
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs the network, for reports."""
+
+    name: str
+    precision: str
+    runtime: str
+    """Library and version."""
+    device: str
+    threads: int
+    """CPU threads that compute."""
+
+
+class Engine(Protocol):
+    """One policy network, loaded, bound to buffers that stay where they are, and ready to be called.
+
+    Write `observation`, call `run`, read `action`. The recurrent state stays inside.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """Which of the bundle's models it runs."""
+        ...
+
+    @property
+    def observation(self) -> npt.NDArray[np.float32]:
+        """Live input, shape (1, observation_size)."""
+        ...
+
+    @property
+    def action(self) -> npt.NDArray[np.float32]:
+        """Live output, shape (1, action_size)."""
+        ...
+
+    def run(self) -> None:
+        """Compute `action` from `observation` and carry the recurrent state on; allocates nothing."""
+        ...
+
+    def reset(self) -> None:
+        """Put the recurrent state back to its initial value, for the first tick of an episode."""
+        ...
+
+    def describe(self) -> EngineInfo:
+        """Return what runs the network."""
+        ...
+
+
+class _Entry(NamedTuple):
+    package: str
+    extra: str
+    module: str
+    factory: str
+    usable: str
+    """Function of the module that says why the engine cannot run here, or None."""
+
+
+_ONNX: Final = "sim2real_edge.onnx_engine"
+ENGINES: Final = {
+    "onnxruntime-cpu": _Entry("onnxruntime", "edge", _ONNX, "load_cpu", "why_no_cpu"),
+    "onnxruntime-cuda": _Entry("onnxruntime", "edge-gpu", _ONNX, "load_cuda", "why_no_cuda"),
+}
+"""Every engine by name."""
+
+
+def available_engines() -> dict[str, str | None]:
+    """Return for every engine why it cannot be used on this machine; None: it can."""
+    return {name: _why_unavailable(name) for name in ENGINES}
+
+
+def load_engine(name: str, bundle: Bundle, precision: str = "float32") -> Engine:
+    """Load one of the bundle's models into the engine called `name`.
+
+    An engine that loads has not yet been proved: see `sim2real_edge.golden.replay_golden`.
+
+    Raises:
+        EngineError: Unknown or unavailable engine, no such precision, or a model whose tensors or contract differ from
+            the bundle's contract.
+    """
+    if name not in ENGINES:
+        raise EngineError(f"engine {name!r}: unknown; allowed: {', '.join(ENGINES)}")
+    if precision not in bundle.models:
+        held = ", ".join(bundle.models)
+        raise EngineError(f"{bundle.path}: holds no {precision} model; allowed: {held}; choose one with --precision")
+    if (reason := _why_unavailable(name)) is not None:
+        raise EngineError(f"engine {name!r}: {reason}")
+    entry = ENGINES[name]
+    factory: Callable[[Bundle, str], Engine] = getattr(importlib.import_module(entry.module), entry.factory)
+    return factory(bundle, precision)
+
+
+def _why_unavailable(name: str) -> str | None:
+    entry = ENGINES[name]
+    if importlib.util.find_spec(entry.package) is None:
+        extra = entry.extra
+        return f"{entry.package} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'"
+    usable: Callable[[], str | None] = getattr(importlib.import_module(entry.module), entry.usable)
+    return usable()
