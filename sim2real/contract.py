@@ -56,7 +56,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Frozen, named, complete: the rules that all parts of a contract share."""
 
 
-class Identity(_Part):
+class Identity(_Part, frozen=True):
     """What this policy is and what it was made from."""
 
     task: str
@@ -68,7 +68,7 @@ class Identity(_Part):
     """Lower-case hex digest of the training configuration; 64 characters."""
 
 
-class Timing(_Part):
+class Timing(_Part, frozen=True):
     """When the policy runs. `control_period_ns == physics_step_ns * decimation`, in integers."""
 
     control_period_ns: int
@@ -77,7 +77,7 @@ class Timing(_Part):
     """Physics steps per control step."""
 
 
-class Joint(_Part):
+class Joint(_Part, frozen=True):
     """One actuated joint, in the robot's own axis convention."""
 
     name: str
@@ -99,7 +99,7 @@ class Joint(_Part):
     """Damping [N·m·s/rad] of position and velocity mode; must be 0 in effort mode."""
 
 
-class ObservationTerm(_Part):
+class ObservationTerm(_Part, frozen=True):
     """One block of the observation: clip(scale × f(signal − offset), clip), over its history.
 
     `source` is a signal of `sim2real.signals.SIGNALS`, or ``command`` (operator inputs) or ``last_action`` (the
@@ -127,7 +127,7 @@ class ObservationTerm(_Part):
     """Frame of the source, repeated from the vocabulary so that a changed vocabulary is noticed."""
 
 
-class Observation(_Part):
+class Observation(_Part, frozen=True):
     """The observation vector, float32: terms in order, and how their histories are laid out."""
 
     terms: tuple[ObservationTerm, ...]
@@ -138,7 +138,7 @@ class Observation(_Part):
     """What stands in for frames before the episode began: the first frame, or zeros."""
 
 
-class Action(_Part):
+class Action(_Part, frozen=True):
     """From the network's output to one target per joint.
 
     target = offset + scale × clip(action)                    when `mode` is ``absolute``
@@ -161,7 +161,7 @@ class Action(_Part):
     """Largest change of the target per second, one per element; None: not limited."""
 
 
-class Command(_Part):
+class Command(_Part, frozen=True):
     """One operator input, e.g. a joystick axis."""
 
     name: str
@@ -172,7 +172,7 @@ class Command(_Part):
     """Value before the operator's first message."""
 
 
-class RecurrentState(_Part):
+class RecurrentState(_Part, frozen=True):
     """One state tensor that the runtime carries from tick to tick and resets when an episode starts."""
 
     input_name: str
@@ -181,7 +181,7 @@ class RecurrentState(_Part):
     initial_value: float
 
 
-class Model(_Part):
+class Model(_Part, frozen=True):
     """Names and sizes of the network's tensors, all float32."""
 
     observation_name: str
@@ -191,7 +191,7 @@ class Model(_Part):
     recurrent: tuple[RecurrentState, ...]
 
 
-class Fallback(_Part):
+class Fallback(_Part, frozen=True):
     """Gains of the supervisor's own commands, one per joint of the contract, in its order.
 
     hold: stay where the joint was, with `hold_kp` and `hold_kd`; damp: no target, `damp_kd` alone; stop: zero effort.
@@ -202,7 +202,7 @@ class Fallback(_Part):
     damp_kd: tuple[float, ...]
 
 
-class DeadlineLadder(_Part):
+class DeadlineLadder(_Part, frozen=True):
     """Consecutive missed deadlines after which the supervisor steps down."""
 
     hold_after: int
@@ -210,7 +210,7 @@ class DeadlineLadder(_Part):
     stop_after: int
 
 
-class Safety(_Part):
+class Safety(_Part, frozen=True):
     """The envelope that the supervisor enforces, and what it does outside it.
 
     Hold is left again after `recover_after` healthy ticks in a row; damp and stop stay until the runtime is restarted.
@@ -235,7 +235,7 @@ class Safety(_Part):
     fallback: Fallback
 
 
-class StageBudget(_Part):
+class StageBudget(_Part, frozen=True):
     """Largest allowed percentiles of one stage's latency [ns]."""
 
     stage: str
@@ -246,7 +246,7 @@ class StageBudget(_Part):
     max_ns: int
 
 
-class LatencyBudget(_Part):
+class LatencyBudget(_Part, frozen=True):
     """What the whole way from sensing to acting may cost, judged in realtime runs only."""
 
     stages: tuple[StageBudget, ...]
@@ -258,7 +258,7 @@ class LatencyBudget(_Part):
     """Oldest command that the plant may still apply, counted from sensing."""
 
 
-class PolicyContract(_Part):
+class PolicyContract(_Part, frozen=True):
     """Everything that goes into a policy and comes out of it."""
 
     schema_version: Literal[1]
