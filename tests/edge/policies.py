@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +23,12 @@ from sim2real.contract import (
     Fallback,
     Identity,
     Joint,
-    LatencyBudget,
     Model,
     Observation,
     ObservationTerm,
     PolicyContract,
     RecurrentState,
     Safety,
-    StageBudget,
     Timing,
     encode_contract,
 )
@@ -71,7 +70,9 @@ class Policy:
         signals = smooth_measurements(contract, steps)
         commands = np.tile([0.3 * command.high for command in contract.commands], (steps, 1))
         starts = np.arange(steps) % (steps // 3) == 0
-        observations, actions, targets = [], [], []
+        observations: list[npt.NDArray[np.float32]] = []
+        actions: list[npt.NDArray[np.float32]] = []
+        targets: list[Array] = []
         action = state = np.zeros(0)
         for step in range(steps):
             builder.signals[0], builder.commands[0] = signals[step], commands[step]
@@ -132,7 +133,7 @@ def mlp(contract: PolicyContract, seed: int = 0, gain: float = 0.1) -> Policy:
     rng, model = np.random.default_rng(seed), contract.model
     sizes = (model.observation_size, 32, 32, model.action_size)
     mean, inverse = rng.normal(size=sizes[0]) * 0.1, rng.uniform(0.5, 2.0, sizes[0])
-    layers = [(rng.normal(size=pair) * gain, rng.normal(size=pair[1]) * gain) for pair in zip(sizes, sizes[1:])]
+    layers = [(rng.normal(size=pair) * gain, rng.normal(size=pair[1]) * gain) for pair in itertools.pairwise(sizes)]
     # The reference computes with the weights that the file holds, in float64.
     mean, inverse = _float32(mean), _float32(inverse)
     layers = [(_float32(weight), _float32(bias)) for weight, bias in layers]
@@ -212,7 +213,7 @@ def recurrent_contract() -> PolicyContract:
 
 
 def quadruped_contract() -> PolicyContract:
-    """Twelve position-controlled joints, half of them on mirrored axes; history, operator inputs, a limit on the tilt."""
+    """Twelve position-controlled joints, half of them mirrored; history, operator inputs, a limit on the tilt."""
     names = tuple(f"{leg}_{part}" for leg in ("fl", "fr", "rl", "rr") for part in ("hip", "thigh", "calf"))
     defaults = (0.1, 0.8, -1.5) * 4
     joints = tuple(
