@@ -150,9 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("Interrupted", "interrupted: stopped before the end; no file was left half-written", as_json)
     except Sim2RealError as error:
         return _fail(type(error).__name__, f"error: {error}", as_json)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a person gets one line, not a stack
         if os.environ.get("SIM2REAL_DEBUG") == "1":
-            raise
+            sys.excepthook(type(error), error, error.__traceback__)
         kind = type(error).__name__
         return _fail(kind, f"error: {kind}: {error} (not foreseen; SIM2REAL_DEBUG=1 shows where it came from)", as_json)
 
@@ -207,13 +207,22 @@ def _run(command: Command, words: Sequence[str]) -> Outcome:
     try:
         module = importlib.import_module(command.module)
         function: Callable[[Any], Outcome] = getattr(module, command.function)
-        return function(_parse(command, getattr(module, command.args), words))
+        args = _parse(command, getattr(module, command.args), words)
+        return _call(function, args)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not command.extra or not missing or missing.startswith("sim2real"):
             raise
         told = f"{missing} is not installed: needs the '{command.extra}' extra: pip install 'sim2real[{command.extra}]'"
         raise MissingExtraError(told) from error
+
+
+def _call(function: Callable[[Any], Outcome], args: Any) -> Outcome:
+    try:
+        return function(args)
+    except SystemExit as end:
+        # Ray puts its own answer to SIGTERM, which is to leave, in place of ours.
+        raise KeyboardInterrupt from end
 
 
 def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any:
@@ -266,8 +275,10 @@ def _encode(result: Any) -> str:
     import msgspec
 
     def plain(value: Any) -> Any:
-        # numpy's scalars and arrays know their plain form; what is left is paths and the like.
-        return value.tolist() if hasattr(value, "tolist") else str(value)
+        # numpy's scalars and arrays know their plain form; what is left is paths.
+        if to_list := getattr(value, "tolist", None):
+            return to_list()
+        return os.fspath(value)
 
     return msgspec.json.encode(result, enc_hook=plain).decode()
 

@@ -23,7 +23,9 @@ from sim2real.files import atomic_write
 class SampleArgs:
     """End in one of many ways."""
 
-    ending: tyro.conf.Positional[Literal["pass", "fail", "refuse", "crash", "missing", "noise", "numbers", "wait"]]
+    ending: tyro.conf.Positional[
+        Literal["pass", "fail", "refuse", "crash", "missing", "noise", "numbers", "leave", "wait"]
+    ]
     """How to end."""
     length: float = 1.0
     """A length [m]."""
@@ -47,6 +49,8 @@ def run_sample(args: SampleArgs) -> Outcome:
         case "numbers":
             result |= {"nan": float("nan"), "inf": float("inf"), "array": np.arange(3.0), "scalar": np.float32(0.5)}
             result |= {"path": args.out}
+        case "leave":
+            sys.exit(15)
         case "wait":
             with atomic_write(args.out) as path:
                 path.write_text("half")

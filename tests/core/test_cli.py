@@ -108,9 +108,16 @@ def test_what_cannot_be_done_ends_with_2_and_one_line(words: list[str], kind: st
 
 def test_the_stack_of_what_was_not_foreseen_is_there_for_those_who_ask() -> None:
     done = sample("crash", SIM2REAL_DEBUG="1")
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert "run_sample" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ZeroDivisionError")
+
+
+def test_a_library_that_leaves_does_not_take_the_exit_code_with_it() -> None:
+    done = sample("leave")
+    assert done.returncode == 2
+    assert one_line(done.stderr).startswith("interrupted: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
