@@ -276,9 +276,8 @@ def _encode(result: Any) -> str:
 
     def plain(value: Any) -> Any:
         # numpy's scalars and arrays know their plain form; what is left is paths.
-        if to_list := getattr(value, "tolist", None):
-            return to_list()
-        return os.fspath(value)
+        to_list: Callable[[], Any] | None = getattr(value, "tolist", None)
+        return to_list() if to_list else os.fspath(value)
 
     return msgspec.json.encode(result, enc_hook=plain).decode()
 

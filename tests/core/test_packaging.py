@@ -138,7 +138,7 @@ def test_commands_run_in_a_folder_of_files_with_our_names(words: list[str], robo
     [
         (["train", "pendulum-swingup", "--out", "out"], "train"),
         (["calib", "record", "pendulum", "--out", "log.csv"], "calib"),
-        (["hil", "plant", "policy.s2r"], "hil"),
+        (["hil", "plant", "policy.s2r", "--bind", "tcp://127.0.0.1:5555"], "hil"),
     ],
     ids=["train", "calib", "hil"],
 )
