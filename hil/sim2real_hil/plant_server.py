@@ -8,11 +8,13 @@ for nobody; only here is latency measured.
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from sim2real.action import ActionMapper
 from sim2real.clock import NS_PER_MS, NS_PER_S, Ticker, now_ns
@@ -65,18 +67,18 @@ def serve_lockstep(
     socket: PlantSocket,
     contract: PolicyContract,
     *,
-    ticks: int,
+    ticks: int | None,
     timeout_ns: int,
     check: Callable[[], None],
     progress: Callable[[], object],
 ) -> Trajectory:
-    """Exchange `ticks` states and commands with the edge that `socket` has accepted.
+    """Exchange states and commands with the edge that `socket` has accepted.
 
     Args:
         plant: The robot, N = 1.
         socket: Connected socket.
         contract: What both agreed on.
-        ticks: Control periods.
+        ticks: Control periods; None: until the edge leaves, and nothing is recorded.
         timeout_ns: Longest wait [ns] for one command.
         check: Called while waiting; raises if waiting makes no sense any more.
         progress: Called after each control period.
@@ -86,14 +88,18 @@ def serve_lockstep(
     """
     signals = np.zeros((1, plant.layout.size))
     command = np.zeros((1, *command_shape(contract)))
-    recorder = Recorder(contract, plant, ticks, contract.timing.control_period_ns)
-    for tick in range(ticks):
+    recorder = Recorder(contract, plant, ticks or 0, contract.timing.control_period_ns)
+    for tick in itertools.count() if ticks is None else range(ticks):
         plant.read(signals)
         sensed_ns = now_ns()
         if not socket.send_state(signals[0], sequence=tick, scheduled_ns=sensed_ns, sensed_ns=sensed_ns):
             check()
             raise WireError(f"tick {tick}: the edge is gone; start it again")
-        received = _await_command(socket, command, tick, timeout_ns, check)
+        received = _await_command(socket, command[0], tick, timeout_ns, check)
+        if received.type is MessageType.BYE:
+            if ticks is None:
+                break
+            raise WireError(f"tick {tick}: the edge ended the run: {received.reason}")
         if received.answered != tick:
             raise WireError(
                 f"tick {tick}: expected the command for state {tick}, got one for state {received.answered}; "
@@ -107,17 +113,19 @@ def serve_lockstep(
 
 def _await_command(
     socket: PlantSocket,
-    command: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    command: npt.NDArray[np.float64],
     tick: int,
     timeout_ns: int,
     check: Callable[[], None],
 ) -> Received:
+    """Return the answer to state `tick`, or the edge's BYE."""
     deadline = now_ns() + timeout_ns
     while True:
-        received = socket.receive_command(command[0], min(_SLICE_NS, max(0, deadline - now_ns())))
-        if received is not None:
-            if received.type is MessageType.BYE:
-                raise WireError(f"tick {tick}: the edge ended the run: {received.reason}")
+        received = socket.receive_command(command, min(_SLICE_NS, max(0, deadline - now_ns())))
+        # An edge that ends sends a last damping command, which answers nothing, before it says why.
+        if received is not None and (received.answered == tick or received.status is Status.RUN):
+            return received
+        if received is not None and received.type is MessageType.BYE:
             return received
         check()
         if now_ns() >= deadline:

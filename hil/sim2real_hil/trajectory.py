@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
-from sim2real.files import atomic_write
+from sim2real.files import atomic_write, read_bytes
 from sim2real.layout import SignalLayout, command_shape
-from sim2real.npz import write_npz
+from sim2real.npz import read_npz, write_npz
 from sim2real.sim.plant import Plant
 
-__all__ = ["Recorder", "Trajectory", "compare", "write_trajectory"]
+__all__ = ["Recorder", "Trajectory", "compare", "read_trajectory", "write_trajectory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +126,21 @@ def compare(left: Trajectory, right: Trajectory) -> str:
             a, b = one[first].reshape(-1)[place], two[first].reshape(-1)[place]
             told = f"tick {first}: {field.name}[{place}] is {a!r} in one and {b!r} in the other"
     return told
+
+
+def read_trajectory(path: Path) -> Trajectory:
+    """Read what `write_trajectory` wrote.
+
+    Raises:
+        InputError: It cannot be read, or holds something else.
+    """
+    arrays = read_npz(read_bytes(path, "trajectory"))
+    names = [field.name for field in fields(Trajectory)]
+    if sorted(arrays) != sorted(names):
+        raise InputError(
+            f"{path}: expected the arrays {', '.join(names)}, got {', '.join(arrays)}; run the bench again"
+        )
+    return Trajectory(period=float(arrays.pop("period")), **arrays)
 
 
 def write_trajectory(path: Path, trajectory: Trajectory) -> None:

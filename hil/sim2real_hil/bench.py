@@ -1,0 +1,174 @@
+"""The bench at work: a plant in this process, an edge in another, and what is made of their run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from sim2real.bundle import Bundle
+from sim2real.clock import NS_PER_S
+from sim2real.command import Outcome
+from sim2real.contract import END_TO_END
+from sim2real.latency import LatencyReport, make_report, read_latency, write_latency
+from sim2real.tasks import get_task
+from sim2real_hil.bench_sections import (
+    LockstepResult,
+    RealtimeCounts,
+    latency_section,
+    lockstep_section,
+    motion_section,
+    provenance_section,
+)
+from sim2real_hil.connection import connected
+from sim2real_hil.inprocess import make_controller, run_in_process
+from sim2real_hil.plant_server import RealtimePlant, RealtimeRun, make_plant, serve_lockstep
+from sim2real_hil.progress import bar, watched
+from sim2real_hil.provenance import created_now, facts_of
+from sim2real_hil.report import Report, Section, verdict_table, write_report
+from sim2real_hil.trajectory import Trajectory, compare, write_trajectory
+
+if TYPE_CHECKING:
+    from sim2real_hil.commands import HilRunArgs
+
+__all__ = ["run_lockstep", "run_realtime"]
+
+_EDGE_END_S: Final = 10.0
+"""Time for the edge to write what it measured, once it was told to end."""
+
+
+def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
+    """Run plant and edge in lockstep over each transport and compare with a single process."""
+    began = time.monotonic()
+    chosen = args.endpoint or args.transport
+    places = (chosen,) if chosen else ("ipc", "tcp")
+    results: list[LockstepResult] = []
+    with bar(args.ticks * (1 + len(places)), "lockstep", "tick") as progress:
+        plant = make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
+        controller = make_controller(bundle, args.engine)
+        reference = run_in_process(plant, controller, bundle, ticks=args.ticks, progress=progress.update)
+        for where in places:
+            run_began = time.monotonic()
+            name = where.partition(":")[0]
+            trajectory = _exchange(bundle, args, where, out / f"edge-{name}", progress.update)
+            results.append(
+                LockstepResult(
+                    transport=name,
+                    ticks=args.ticks,
+                    difference=compare(trajectory, reference),
+                    elapsed_s=time.monotonic() - run_began,
+                )
+            )
+            write_trajectory(out / f"trajectory-{name}.npz", trajectory)
+    write_trajectory(out / "trajectory-in-process.npz", reference)
+    sections = (
+        lockstep_section(results),
+        motion_section(reference, bundle.contract, title="Motion in lockstep"),
+        provenance_section(facts_of(bundle)),
+    )
+    details = {"lockstep": [msgspec.structs.asdict(result) for result in results]}
+    return _finish(bundle, "lockstep", sections, out, time.monotonic() - began, details)
+
+
+def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
+    """Run the plant in real time under the edge, and judge latencies."""
+    began = time.monotonic()
+    contract, edge_out = bundle.contract, out / "edge"
+    ticks = round(args.seconds * NS_PER_S / contract.timing.physics_step_ns)
+    plant = make_plant(contract, start=args.start or "rest", seed=args.seed)
+    where = args.endpoint or args.transport or "ipc"
+    with connected(bundle, mode="realtime", where=where, engine=args.engine, edge_out=edge_out) as (socket, edge):
+        timeout_ns = round(args.timeout * NS_PER_S)
+        server = RealtimePlant(plant, socket, contract, ticks=ticks, timeout_ns=timeout_ns, check=edge.check)
+        with watched(lambda: server.ticker.index + 1, ticks, "real time", "tick"):
+            run = server.run()
+        socket.bye(f"done: {args.seconds:g} s")
+        edge.result(_EDGE_END_S)
+    latency = _merge(read_latency(edge_out / "latency.json"), run)
+    counts = _counts(bundle, run)
+    write_latency(out / "latency.json", latency)
+    write_trajectory(out / "trajectory.npz", run.trajectory)
+    sections = (
+        latency_section(latency, contract, counts, elapsed_s=args.seconds),
+        motion_section(run.trajectory, contract, title="Motion in real time"),
+        provenance_section(facts_of(bundle)),
+    )
+    return _finish(
+        bundle, "real time", sections, out, time.monotonic() - began, {"counts": msgspec.to_builtins(counts)}
+    )
+
+
+def _exchange(
+    bundle: Bundle, args: HilRunArgs, where: str, edge_out: Path, progress: Callable[[], object]
+) -> Trajectory:
+    """Return the trajectory of one lockstep run over the wire."""
+    plant = make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
+    with connected(bundle, mode="lockstep", where=where, engine=args.engine, edge_out=edge_out) as (socket, edge):
+        trajectory = serve_lockstep(
+            plant,
+            socket,
+            bundle.contract,
+            ticks=args.ticks,
+            timeout_ns=round(args.timeout * NS_PER_S),
+            check=edge.check,
+            progress=progress,
+        )
+        socket.bye(f"done: {args.ticks} ticks")
+        edge.result(_EDGE_END_S)
+    return trajectory
+
+
+def _merge(edge: LatencyReport, run: RealtimeRun) -> LatencyReport:
+    """Return the edge's latencies together with what only the plant can measure."""
+    stages = {part.stage: edge.histogram(part.stage) for part in edge.stages}
+    stages |= {"command_transport": run.command_transport, END_TO_END: run.end_to_end}
+    return make_report(
+        stages,
+        conditions=edge.conditions,
+        ticks=edge.ticks,
+        misses=edge.misses,
+        max_action_age_ns=run.max_action_age_ns,
+    )
+
+
+def _counts(bundle: Bundle, run: RealtimeRun) -> RealtimeCounts:
+    task, contract = get_task(bundle.contract.identity.task), bundle.contract
+    joint_pos = run.trajectory.joint_pos(contract)
+    control_period = contract.timing.control_period_ns * 1e-9
+    # An episode's judge sees its first state and its last: one state more than it has steps.
+    judged = len(joint_pos) >= round(task.episode_length / control_period)
+    return RealtimeCounts(
+        plant_ticks=run.ticks,
+        plant_lost_ticks=run.lost_ticks,
+        waiting_ticks=run.waiting_ticks,
+        damped_ticks=run.damped_ticks,
+        supervised_ticks=run.supervised_ticks,
+        superseded=run.superseded,
+        dropped=run.drops,
+        success=bool(task.success(joint_pos[:, None, :], control_period)[0]) if judged else None,
+        criterion=task.success_criterion,
+    )
+
+
+def _finish(
+    bundle: Bundle, mode: str, sections: Sequence[Section], out: Path, elapsed_s: float, details: Mapping[str, Any]
+) -> Outcome:
+    """Write the report and return what the command tells."""
+    report = Report(
+        title=f"{bundle.contract.identity.task} on the bench, {mode}",
+        created=created_now(),
+        elapsed_s=elapsed_s,
+        sections=tuple(sections),
+    )
+    page, data, junit = write_report(report, out)
+    result = {
+        "passed": report.passed,
+        "mode": mode,
+        "verdicts": [msgspec.structs.asdict(verdict) for verdict in report.verdicts],
+        "report": {"html": page, "json": data, "junit": junit},
+        **details,
+    }
+    return Outcome(passed=report.passed, result=result, summary=f"{verdict_table(report.verdicts)}\nreport: {page}")

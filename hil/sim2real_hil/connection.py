@@ -1,0 +1,81 @@
+"""The bench's side of a connection: the socket, the edge's process, and the end of both."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from sim2real.bundle import Bundle
+from sim2real.clock import NS_PER_S, now_ns
+from sim2real.errors import Sim2RealError, WireError
+from sim2real.wire_messages import Mode, make_hello
+from sim2real.wire_plant import PlantSocket
+from sim2real_hil.child import Child, child
+
+__all__ = ["connected", "farewell"]
+
+_CONNECT_NS: Final = 60 * NS_PER_S
+"""Time for the edge to start, load its engine and replay the golden vectors on a busy machine."""
+_SLICE_NS: Final = NS_PER_S
+
+
+@contextlib.contextmanager
+def connected(
+    bundle: Bundle, *, mode: Mode, where: str, engine: str, edge_out: Path
+) -> Generator[tuple[PlantSocket, Child]]:
+    """Yield a plant's socket and the edge that is connected to it, as a process of its own; end both afterwards.
+
+    Args:
+        bundle: What the edge runs.
+        mode: Of the run.
+        where: ``ipc``, ``tcp`` or an endpoint.
+        engine: The edge's engine.
+        edge_out: Folder for what the edge writes.
+
+    Raises:
+        WireError: The endpoint cannot be used, or the edge did not connect.
+        ChildError: The edge could not start; the message is its own.
+    """
+    with contextlib.ExitStack() as stack:
+        endpoint = where
+        if where == "ipc":
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sim2real-"))
+            endpoint = f"ipc://{folder}/plant.ipc"
+        elif where == "tcp":
+            endpoint = "tcp://127.0.0.1:*"
+        socket = stack.enter_context(PlantSocket(endpoint, hello=make_hello(bundle.contract, mode=mode)))
+        words = ["edge", "run", str(bundle.path), "--connect", socket.endpoint, "--mode", mode, "--engine", engine]
+        edge = stack.enter_context(child([*words, "--out", str(edge_out)]))
+        _accept(socket, edge)
+        stack.enter_context(farewell(socket))
+        yield socket, edge
+
+
+@contextlib.contextmanager
+def farewell(socket: PlantSocket) -> Generator[None]:
+    """Tell the edge when the block ends by an error or by Ctrl-C, so that it need not find out by itself."""
+    try:
+        yield
+    except (Sim2RealError, KeyboardInterrupt):
+        socket.bye("the plant was stopped")
+        raise
+
+
+def _accept(socket: PlantSocket, edge: Child) -> None:
+    """Wait for the edge for as long as its process lives."""
+    deadline = now_ns() + _CONNECT_NS
+    while (error := _refused(socket, min(_SLICE_NS, max(0, deadline - now_ns())))) is not None:
+        edge.check()
+        if now_ns() >= deadline:
+            raise error
+
+
+def _refused(socket: PlantSocket, timeout_ns: int) -> WireError | None:
+    try:
+        socket.accept(timeout_ns)
+    except WireError as error:
+        return error
+    return None
