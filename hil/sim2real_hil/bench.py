@@ -40,6 +40,22 @@ _EDGE_END_S: Final = 10.0
 """Time for the edge to write what it measured, once it was told to end."""
 
 
+class _LevelChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of ``sim2real edge run --json`` that says what the supervisor did."""
+
+    sequence: int
+    level: str
+    reason: str
+
+
+class _EdgeRun(msgspec.Struct, frozen=True, kw_only=True):
+    changes: tuple[_LevelChange, ...]
+
+
+class _EdgeResult(msgspec.Struct, frozen=True, kw_only=True):
+    run: _EdgeRun
+
+
 def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     """Run plant and edge in lockstep over each transport and compare with a single process."""
     began = time.monotonic()
@@ -53,7 +69,7 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
         for where in places:
             run_began = time.monotonic()
             name = where.partition(":")[0]
-            trajectory = _exchange(bundle, args, where, out / f"edge-{name}", progress.update)
+            trajectory = _exchange(bundle, args, where, progress.update)
             results.append(
                 LockstepResult(
                     transport=name,
@@ -76,19 +92,21 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
 def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     """Run the plant in real time under the edge, and judge latencies."""
     began = time.monotonic()
-    contract, edge_out = bundle.contract, out / "edge"
+    contract = bundle.contract
     ticks = round(args.seconds * NS_PER_S / contract.timing.physics_step_ns)
     plant = make_plant(contract, start=args.start or "rest", seed=args.seed)
     where = args.endpoint or args.transport or "ipc"
-    with connected(bundle, mode="realtime", where=where, engine=args.engine, edge_out=edge_out) as (socket, edge):
+    measured = out / "edge" / "latency.json"
+    words = [*_edge_words(args), "--latency", str(measured)]
+    with connected(bundle, mode="realtime", where=where, edge_words=words) as (socket, edge):
         timeout_ns = round(args.timeout * NS_PER_S)
         server = RealtimePlant(plant, socket, contract, ticks=ticks, timeout_ns=timeout_ns, check=edge.check)
         with watched(lambda: server.ticker.index + 1, ticks, "real time", "tick"):
             run = server.run()
         socket.bye(f"done: {args.seconds:g} s")
-        edge.result(_EDGE_END_S)
-    latency = _merge(read_latency(edge_out / "latency.json"), run)
-    counts = _counts(bundle, run)
+        told = msgspec.convert(edge.result(_EDGE_END_S), _EdgeResult)
+    latency = _merge(read_latency(measured), run)
+    counts = _counts(bundle, run, told.run.changes)
     write_latency(out / "latency.json", latency)
     write_trajectory(out / "trajectory.npz", run.trajectory)
     sections = (
@@ -101,12 +119,10 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     )
 
 
-def _exchange(
-    bundle: Bundle, args: HilRunArgs, where: str, edge_out: Path, progress: Callable[[], object]
-) -> Trajectory:
+def _exchange(bundle: Bundle, args: HilRunArgs, where: str, progress: Callable[[], object]) -> Trajectory:
     """Return the trajectory of one lockstep run over the wire."""
     plant = make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
-    with connected(bundle, mode="lockstep", where=where, engine=args.engine, edge_out=edge_out) as (socket, edge):
+    with connected(bundle, mode="lockstep", where=where, edge_words=_edge_words(args)) as (socket, edge):
         trajectory = serve_lockstep(
             plant,
             socket,
@@ -119,6 +135,11 @@ def _exchange(
         socket.bye(f"done: {args.ticks} ticks")
         edge.result(_EDGE_END_S)
     return trajectory
+
+
+def _edge_words(args: HilRunArgs) -> list[str]:
+    trusted = [word for key in args.trust for word in ("--trust", str(key))]
+    return ["--engine", args.engine, *trusted]
 
 
 def _merge(edge: LatencyReport, run: RealtimeRun) -> LatencyReport:
@@ -134,7 +155,7 @@ def _merge(edge: LatencyReport, run: RealtimeRun) -> LatencyReport:
     )
 
 
-def _counts(bundle: Bundle, run: RealtimeRun) -> RealtimeCounts:
+def _counts(bundle: Bundle, run: RealtimeRun, changes: Sequence[_LevelChange]) -> RealtimeCounts:
     task, contract = get_task(bundle.contract.identity.task), bundle.contract
     joint_pos = run.trajectory.joint_pos(contract)
     control_period = contract.timing.control_period_ns * 1e-9
@@ -147,6 +168,7 @@ def _counts(bundle: Bundle, run: RealtimeRun) -> RealtimeCounts:
         damped_ticks=run.damped_ticks,
         supervised_ticks=run.supervised_ticks,
         superseded=run.superseded,
+        supervisor=tuple(f"tick {each.sequence}: {each.level} {each.reason}".rstrip() for each in changes),
         dropped=run.drops,
         success=bool(task.success(joint_pos[:, None, :], control_period)[0]) if judged else None,
         criterion=task.success_criterion,

@@ -97,6 +97,8 @@ class RealtimeCounts(msgspec.Struct, frozen=True, kw_only=True):
     damped_ticks: int
     supervised_ticks: int
     superseded: int
+    supervisor: tuple[str, ...]
+    """Each change of the supervisor's level, in words."""
     dropped: Mapping[str, int]
     success: bool | None
     """The task's own criterion; None: the run is shorter than an episode."""
@@ -161,7 +163,7 @@ def _count_verdicts(counts: RealtimeCounts) -> list[Verdict]:
             passed=not counts.supervised_ticks and not counts.damped_ticks,
             measured=f"{counts.supervised_ticks} ticks under the supervisor, {counts.damped_ticks} damped",
             allowed="0 ticks",
-            advice="the supervisor's events are in the edge's log; late commands are damped",
+            advice="; ".join(counts.supervisor[:3]) or "commands came too late to be applied",
         )
     ]
     if counts.success is not None:
@@ -213,7 +215,11 @@ def _count_table(latency: LatencyReport, contract: PolicyContract, counts: Realt
                 f"allowed: {nanoseconds(contract.latency.max_action_age_ns)}",
             ),
             ("damped ticks", str(counts.damped_ticks), f"and {counts.waiting_ticks} before the first command"),
-            ("supervised ticks", str(counts.supervised_ticks), "commands of the safety supervisor"),
+            (
+                "supervised ticks",
+                str(counts.supervised_ticks),
+                "; ".join(counts.supervisor) or "the policy drove throughout",
+            ),
             ("superseded commands", str(counts.superseded), "a newer one came before the plant read them"),
             ("dropped messages", str(lost), ", ".join(f"{k} {v}" for k, v in counts.dropped.items()) or "none"),
         ),

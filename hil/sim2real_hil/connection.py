@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from sim2real.bundle import Bundle
@@ -20,11 +19,13 @@ __all__ = ["connected", "farewell"]
 _CONNECT_NS: Final = 60 * NS_PER_S
 """Time for the edge to start, load its engine and replay the golden vectors on a busy machine."""
 _SLICE_NS: Final = NS_PER_S
+_EDGE_PATIENCE_S: Final = "1"
+"""Silence of this process after which the edge ends: should it be killed, no edge stays behind for longer than that."""
 
 
 @contextlib.contextmanager
 def connected(
-    bundle: Bundle, *, mode: Mode, where: str, engine: str, edge_out: Path
+    bundle: Bundle, *, mode: Mode, where: str, edge_words: Sequence[str]
 ) -> Generator[tuple[PlantSocket, Child]]:
     """Yield a plant's socket and the edge that is connected to it, as a process of its own; end both afterwards.
 
@@ -32,8 +33,7 @@ def connected(
         bundle: What the edge runs.
         mode: Of the run.
         where: ``ipc``, ``tcp`` or an endpoint.
-        engine: The edge's engine.
-        edge_out: Folder for what the edge writes.
+        edge_words: More arguments of ``sim2real edge run``.
 
     Raises:
         WireError: The endpoint cannot be used, or the edge did not connect.
@@ -47,8 +47,8 @@ def connected(
         elif where == "tcp":
             endpoint = "tcp://127.0.0.1:*"
         socket = stack.enter_context(PlantSocket(endpoint, hello=make_hello(bundle.contract, mode=mode)))
-        words = ["edge", "run", str(bundle.path), "--connect", socket.endpoint, "--mode", mode, "--engine", engine]
-        edge = stack.enter_context(child([*words, "--out", str(edge_out)]))
+        words = ["edge", "run", str(bundle.path), "--connect", socket.endpoint, "--mode", mode]
+        edge = stack.enter_context(child([*words, "--peer-timeout", _EDGE_PATIENCE_S, *edge_words]))
         _accept(socket, edge)
         stack.enter_context(farewell(socket))
         yield socket, edge
