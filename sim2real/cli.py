@@ -244,8 +244,13 @@ def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any
             )
     except SystemExit as end:
         if end.code in (0, None):
-            sys.exit(_end(stdout.getvalue().rstrip(), 0))
+            sys.exit(_end(_wrapped(stdout.getvalue().rstrip()), 0))
         raise UsageError(f"{_unframed(stderr.getvalue())}; see sim2real {command.words} --help") from None
+
+
+def _wrapped(text: str) -> str:
+    """Return `text` with its paragraphs in lines of readable length; what is indented is a table and stays."""
+    return "\n".join(line if line.startswith(" ") else textwrap.fill(line, 80) for line in text.splitlines())
 
 
 def _unframed(complaint: str) -> str:
@@ -275,9 +280,11 @@ def _encode(result: Any) -> str:
     import msgspec
 
     def plain(value: Any) -> Any:
-        # numpy's scalars and arrays know their plain form; what is left is paths.
-        to_list: Callable[[], Any] | None = getattr(value, "tolist", None)
-        return to_list() if to_list else os.fspath(value)
+        # numpy's scalars and arrays know their plain form; what else a result may hold is paths.
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        path: str = os.fspath(value)
+        return path
 
     return msgspec.json.encode(result, enc_hook=plain).decode()
 
