@@ -277,14 +277,13 @@ def _stdout_to_stderr() -> Generator[None]:
 
 def _encode(result: Any) -> str:
     """Return `result` as JSON; numbers that JSON does not have (NaN, the infinities) become null."""
+    from pathlib import Path
+
     import msgspec
 
     def plain(value: Any) -> Any:
-        # numpy's scalars and arrays know their plain form; what else a result may hold is paths.
-        if hasattr(value, "tolist"):
-            return value.tolist()
-        path: str = os.fspath(value)
-        return path
+        # What a result may hold besides msgspec's own types: paths, and numpy's scalars and arrays.
+        return str(value) if isinstance(value, Path) else value.tolist()
 
     return msgspec.json.encode(result, enc_hook=plain).decode()
 
