@@ -65,7 +65,7 @@ class Link(ABC):
         check_endpoint(endpoint, has_keys=keys is not None)
         self.endpoint = endpoint
         self.drops = DropCounts()
-        self.unsent = 0
+        self.unsent: int = 0
         """Messages that could not be sent because the peer does not read, or is gone."""
         self._hello = hello
         self._hash = hello.contract_hash

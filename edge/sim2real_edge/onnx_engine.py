@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from sim2real.bundle import Bundle
 from sim2real.contract import RecurrentState, encode_contract
@@ -20,6 +21,17 @@ __all__ = ["CpuEngine", "CudaEngine", "load_cpu", "load_cuda", "why_no_cpu", "wh
 _CPU: Final = "CPUExecutionProvider"
 _CUDA: Final = "CUDAExecutionProvider"
 _FLOAT32: Final = "tensor(float)"
+_LOAD_ERRORS: Final = (
+    ort_state.EPFail,
+    ort_state.Fail,
+    ort_state.InvalidArgument,
+    ort_state.InvalidGraph,
+    ort_state.InvalidProtobuf,
+    ort_state.NotImplemented,
+    ort_state.RuntimeException,
+    RuntimeError,
+    ValueError,
+)
 _AGAIN: Final = "export the policy again"
 
 
@@ -77,9 +89,9 @@ class CpuEngine:
         binding = self._session.io_binding()
         _bind_input(binding, model.observation_name, self.observation)
         _bind_output(binding, model.action_name, self.action)
-        for state, read, write in zip(self._recurrent, self._states[reads], self._states[writes], strict=True):
-            _bind_input(binding, state.input_name, read)
-            _bind_output(binding, state.output_name, write)
+        for tensor, read, write in zip(self._recurrent, self._states[reads], self._states[writes], strict=True):
+            _bind_input(binding, tensor.input_name, read)
+            _bind_output(binding, tensor.output_name, write)
         return binding
 
     def run(self) -> None:
@@ -128,9 +140,9 @@ class CudaEngine:
         binding.bind_ortvalue_input(model.observation_name, self._input)
         # Bound to host memory, the output is copied there at the end of each call, which then waits for the GPU.
         _bind_output(binding, model.action_name, self.action)
-        for state, read, write in zip(model.recurrent, self._states[reads], self._states[writes], strict=True):
-            binding.bind_ortvalue_input(state.input_name, read)
-            binding.bind_ortvalue_output(state.output_name, write)
+        for tensor, read, write in zip(model.recurrent, self._states[reads], self._states[writes], strict=True):
+            binding.bind_ortvalue_input(tensor.input_name, read)
+            binding.bind_ortvalue_output(tensor.output_name, write)
         return binding
 
     def run(self) -> None:
@@ -166,8 +178,7 @@ def _open_session(bundle: Bundle, precision: str, providers: Sequence[str]) -> o
     name = f"{bundle.path}: policy.{precision}.onnx"
     try:
         session = ort.InferenceSession(bundle.models[precision], options, providers=providers)
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        # ONNX Runtime's own exceptions are RuntimeErrors; their text is long and has line breaks.
+    except _LOAD_ERRORS as error:
         told = " ".join(str(error).split())
         raise EngineError(f"{name}: cannot be loaded by onnxruntime {ort.__version__}: {told}; {_AGAIN}") from error
     _check_provider(name, session, providers[0])

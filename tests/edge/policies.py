@@ -128,10 +128,10 @@ def pendulum_contract() -> PolicyContract:
     return TASK.contract(unpublished(TASK))
 
 
-def mlp(contract: PolicyContract, seed: int = 0, gain: float = 0.1) -> Policy:
+def mlp(contract: PolicyContract, seed: int = 0, gain: float = 0.1, hidden: int = 32) -> Policy:
     """Normalise, clip, two hidden layers of tanh."""
     rng, model = np.random.default_rng(seed), contract.model
-    sizes = (model.observation_size, 32, 32, model.action_size)
+    sizes = (model.observation_size, hidden, hidden, model.action_size)
     mean, inverse = rng.normal(size=sizes[0]) * 0.1, rng.uniform(0.5, 2.0, sizes[0])
     layers = [(rng.normal(size=pair) * gain, rng.normal(size=pair[1]) * gain) for pair in itertools.pairwise(sizes)]
     # The reference computes with the weights that the file holds, in float64.

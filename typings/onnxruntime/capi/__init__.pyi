@@ -1,0 +1,1 @@
+"""The part of it that sim2real uses."""
