@@ -6,6 +6,7 @@ Needs the package index that `make install` used (or its cache).
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+
+from tests.edge import policies
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -126,11 +129,41 @@ def test_a_robot_gets_neither_torch_nor_ray_nor_mujoco(robot: Path) -> None:
     assert not installed & NOT_ON_A_ROBOT
 
 
-@pytest.mark.parametrize("words", [["--help"], ["tasks"], ["edge", "run", "--help"], ["edge", "bench", "--help"]])
-def test_commands_run_in_a_folder_of_files_with_our_names(words: list[str], robot: Path, traps: Path) -> None:
-    done = run([robot / "sim2real", *words], traps)
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "policy.s2r"
+    policies.mlp(policies.pendulum_contract()).write(path)
+    return path
+
+
+def test_edge_run_drives_a_plant_from_a_folder_of_files_with_our_names(robot: Path, traps: Path, bundle: Path) -> None:
+    endpoint = f"ipc://{bundle.parent}/plant.ipc"
+    # The plant is this environment's, the edge the robot's: two installations, as on two machines.
+    serve = [sys.executable, "-I", "-m", "sim2real.cli", "hil", "plant", str(bundle), "--bind", endpoint]
+    serve += ["--mode", "lockstep", "--seconds", "2", "--json"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as plant:
+        drive = ["edge", "run", bundle, "--connect", endpoint, "--mode", "lockstep", "--record", "log.mcap", "--json"]
+        edge = run([robot / "sim2real", *drive], traps)
+        stdout, stderr = plant.communicate(timeout=60)
+    assert edge.returncode == 0, edge.stderr
+    assert plant.returncode == 0, stderr
+    assert json.loads(stdout)["ticks"] == 200
+    recording = json.loads(edge.stdout)["recording"]
+    assert (recording["rows"], recording["dropped"], recording["error"]) == (200, 0, "")
+    assert {path.name for path in traps.iterdir()} == {f"{name}.py" for name in TRAPS} | {"log.mcap"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["tasks"], ["verify"], ["inspect"]], ids=lambda words: words[0])
+def test_commands_run_in_a_folder_of_files_with_our_names(
+    words: list[str], robot: Path, traps: Path, bundle: Path
+) -> None:
+    done = run([robot / "sim2real", *words, *([bundle] if words[0] in ("verify", "inspect") else [])], traps)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+def test_the_traps_would_catch_it(robot: Path, traps: Path) -> None:
+    assert "was imported" in run([robot / "python", "-m", "sim2real.cli", "--help"], traps).stderr
 
 
 @pytest.mark.parametrize(
