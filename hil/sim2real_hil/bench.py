@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from sim2real.clock import NS_PER_S
 from sim2real.command import Outcome
 from sim2real.contract import END_TO_END
 from sim2real.latency import LatencyReport, make_report, read_latency, write_latency
+from sim2real.sim.plant import Plant
 from sim2real.tasks import get_task
 from sim2real_hil.bench_sections import (
     LockstepResult,
@@ -61,24 +64,21 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     began = time.monotonic()
     chosen = args.endpoint or args.transport
     places = (chosen,) if chosen else ("ipc", "tcp")
-    results: list[LockstepResult] = []
+    runs: dict[str, tuple[Trajectory, float]] = {}
     with bar(args.ticks * (1 + len(places)), "lockstep", "tick") as progress:
-        plant = make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
-        controller = make_controller(bundle, args.engine)
-        reference = run_in_process(plant, controller, bundle, ticks=args.ticks, progress=progress.update)
         for where in places:
             run_began = time.monotonic()
-            name = where.partition(":")[0]
             trajectory = _exchange(bundle, args, where, progress.update)
-            results.append(
-                LockstepResult(
-                    transport=name,
-                    ticks=args.ticks,
-                    difference=compare(trajectory, reference),
-                    elapsed_s=time.monotonic() - run_began,
-                )
-            )
-            write_trajectory(out / f"trajectory-{name}.npz", trajectory)
+            runs[where.partition(":")[0]] = trajectory, time.monotonic() - run_began
+        plant = _lockstep_plant(bundle, args)
+        controller = make_controller(bundle, args.engine)
+        reference = run_in_process(plant, controller, bundle, ticks=args.ticks, progress=progress.update)
+    results = [
+        LockstepResult(transport=name, ticks=args.ticks, difference=compare(trajectory, reference), elapsed_s=elapsed_s)
+        for name, (trajectory, elapsed_s) in runs.items()
+    ]
+    for name, (trajectory, _) in runs.items():
+        write_trajectory(out / f"trajectory-{name}.npz", trajectory)
     write_trajectory(out / "trajectory-in-process.npz", reference)
     sections = (
         lockstep_section(results),
@@ -96,16 +96,17 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     ticks = round(args.seconds * NS_PER_S / contract.timing.physics_step_ns)
     plant = make_plant(contract, start=args.start or "rest", seed=args.seed)
     where = args.endpoint or args.transport or "ipc"
-    measured = out / "edge" / "latency.json"
-    words = [*_edge_words(args), "--latency", str(measured)]
-    with connected(bundle, mode="realtime", where=where, edge_words=words) as (socket, edge):
+    with contextlib.ExitStack() as stack:
+        measured = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sim2real-"))) / "latency.json"
+        words = [*_edge_words(args), "--latency", str(measured)]
+        socket, edge = stack.enter_context(connected(bundle, mode="realtime", where=where, edge_words=words))
         timeout_ns = round(args.timeout * NS_PER_S)
         server = RealtimePlant(plant, socket, contract, ticks=ticks, timeout_ns=timeout_ns, check=edge.check)
         with watched(lambda: server.ticker.index + 1, ticks, "real time", "tick"):
             run = server.run()
         socket.bye(f"done: {args.seconds:g} s")
         told = msgspec.convert(edge.result(_EDGE_END_S), _EdgeResult)
-    latency = _merge(read_latency(measured), run)
+        latency = _merge(read_latency(measured), run)
     counts = _counts(bundle, run, told.run.changes)
     write_latency(out / "latency.json", latency)
     write_trajectory(out / "trajectory.npz", run.trajectory)
@@ -121,7 +122,7 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
 
 def _exchange(bundle: Bundle, args: HilRunArgs, where: str, progress: Callable[[], object]) -> Trajectory:
     """Return the trajectory of one lockstep run over the wire."""
-    plant = make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
+    plant = _lockstep_plant(bundle, args)
     with connected(bundle, mode="lockstep", where=where, edge_words=_edge_words(args)) as (socket, edge):
         trajectory = serve_lockstep(
             plant,
@@ -135,6 +136,11 @@ def _exchange(bundle: Bundle, args: HilRunArgs, where: str, progress: Callable[[
         socket.bye(f"done: {args.ticks} ticks")
         edge.result(_EDGE_END_S)
     return trajectory
+
+
+def _lockstep_plant(bundle: Bundle, args: HilRunArgs) -> Plant:
+    """Return the plant that every run of one comparison starts from."""
+    return make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
 
 
 def _edge_words(args: HilRunArgs) -> list[str]:

@@ -218,7 +218,7 @@ def _count_table(latency: LatencyReport, contract: PolicyContract, counts: Realt
             (
                 "supervised ticks",
                 str(counts.supervised_ticks),
-                "; ".join(counts.supervisor) or "the policy drove throughout",
+                "; ".join(counts.supervisor) or "none",
             ),
             ("superseded commands", str(counts.superseded), "a newer one came before the plant read them"),
             ("dropped messages", str(lost), ", ".join(f"{k} {v}" for k, v in counts.dropped.items()) or "none"),
