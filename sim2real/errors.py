@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["BundleError", "ContractError", "EngineError", "InputError", "MissingExtraError", "Sim2RealError", "WireError"]
+__all__ = [
+    "BundleError",
+    "ContractError",
+    "EngineError",
+    "InputError",
+    "MissingExtraError",
+    "Sim2RealError",
+    "WireError",
+]
 
 
 class Sim2RealError(Exception):

@@ -23,4 +23,6 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"{error.name or module} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'") from error
+        raise MissingExtraError(
+            f"{error.name or module} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'"
+        ) from error
