@@ -65,12 +65,13 @@ def drivable(bundle: Bundle) -> list[npt.NDArray[np.float64]]:
         InputError: There are none.
     """
     operator = np.array([command.initial for command in bundle.contract.commands])
+    observation = np.zeros((1, bundle.contract.model.observation_size), np.float32)
     action = np.zeros((1, bundle.contract.model.action_size), np.float32)
     found: list[npt.NDArray[np.float64]] = []
     for signals in bundle.golden.signals:
         supervisor = Supervisor(bundle.contract)
         supervisor.begin(signals)
-        supervisor.supervise(signals, operator, action, 0, 0)
+        supervisor.supervise(signals, operator, observation, action, 0, 0)
         if supervisor.level is Status.RUN:
             found.append(signals)
     if not found:

@@ -89,7 +89,9 @@ class Controller:
         self.observed_ns = now_ns()
         self._engine.run()
         self.inferred_ns = now_ns()
-        command = self._supervisor.supervise(self.measurement, self.operator, self._engine.action, age_ns, missed)
+        command = self._supervisor.supervise(
+            self.measurement, self.operator, self._engine.observation, self._engine.action, age_ns, missed
+        )
         self._fresh = self._supervisor.level is not Status.RUN
         self.supervised_ns = now_ns()
         return command

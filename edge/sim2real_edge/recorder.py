@@ -33,6 +33,7 @@ _BUFFERED_NS: Final = 8 * NS_PER_S
 _LEAST_ROWS: Final = 64
 _START_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 5.0
+_REAP_TIMEOUT_S: Final = 1.0
 
 
 class RecorderOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +51,6 @@ class RecorderReport(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int = 0
     """Rows in the file."""
-    lost: int = 0
-    """Rows taken from the ring after writing had failed."""
     error: str = ""
 
 
@@ -106,6 +105,7 @@ class Recorder:
         self._tell(order)
         report = self._hear(_START_TIMEOUT_S)
         if report is None or report.error:
+            _pipe(self._process.stdin).close()
             self._process.kill()
             self._reap()
             told = report.error if report is not None else f"its process did not start within {_START_TIMEOUT_S:g} s"
@@ -131,18 +131,16 @@ class Recorder:
             return
         self._rows.publish()
         # The end of its stdin is the process's sign to finish: it is also what it sees if we are killed.
-        with contextlib.suppress(BrokenPipeError):
-            _pipe(self._process.stdin).close()
+        _pipe(self._process.stdin).close()
         report = self._hear(_CLOSE_TIMEOUT_S)
+        ended = self._reap()
         written = self._rows.written + self._rows.dropped
         if report is None:
-            ended = self._process.poll() is not None
             error = "its process was killed; what it had written can be read" if ended else "it is still being written"
             report = RecorderReport(error=error)
         self._result = RecorderResult(
             path=str(self._path), rows=report.rows, dropped=written - report.rows, error=report.error
         )
-        self._reap()
 
     def __enter__(self) -> Self:
         return self
@@ -164,11 +162,14 @@ class Recorder:
         line = stdout.readline() if ready else b""
         return msgspec.json.decode(line, type=RecorderReport) if line else None
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Return whether the process has ended. One that still writes is left to it: what it writes is wanted."""
         _pipe(self._process.stdout).close()
-        # A process that still writes is left to it: it ends by itself, and what it writes is wanted.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+        try:
+            self._process.wait(_REAP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
 
 def _spawn(descriptor: int) -> subprocess.Popen[bytes]:

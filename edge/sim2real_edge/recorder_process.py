@@ -97,7 +97,10 @@ class _Recording:
     """The MCAP file: rows until writing fails, and an end in either case."""
 
     def __init__(self, order: RecorderOrder, contract: PolicyContract) -> None:
-        self.report = RecorderReport()
+        self._error = ""
+        self._rows = 0
+        """Rows in chunks that the file holds; those of the chunk that is being filled are `_open_rows`."""
+        self._open_rows = 0
         self._slices = SignalLayout(contract).slices
         self._output = _Output(order.path)
         numbers = sum(part.stop - part.start for part in self._slices.values()) + contract.model.observation_size
@@ -116,31 +119,44 @@ class _Recording:
         return self._writer.register_channel(TOPIC, "json", schema)
 
     def add(self, row: Row) -> None:
-        """Write one row, or count it as lost."""
-        if self.report.error:
-            self.report = msgspec.structs.replace(self.report, lost=self.report.lost + 1)
+        """Write one row; after a failure nothing is written any more."""
+        if self._error:
             return
-        rows = self.report.rows
+        written = self._output.tell()
         with self._noting_failure():
             data = msgspec.json.encode(_message(row, self._slices))
-            self._writer.add_message(self._channel, row.time_ns, data, publish_time=row.sent_ns, sequence=rows)
-            self.report = msgspec.structs.replace(self.report, rows=rows + 1)
+            self._writer.add_message(
+                self._channel, row.time_ns, data, publish_time=row.sent_ns, sequence=self._rows + self._open_rows
+            )
+            self._open_rows += 1
+        if self._output.tell() > written:
+            self._close_rows()
+
+    @property
+    def report(self) -> RecorderReport:
+        """What to say of it."""
+        return RecorderReport(rows=self._rows, error=self._error)
+
+    def _close_rows(self) -> None:
+        self._rows += self._open_rows
+        self._open_rows = 0
 
     def sync(self) -> None:
         """Hand what is complete to the disk, about once a second."""
         now = now_ns()
-        if now - self._synced_ns >= NS_PER_S and not self.report.error:
+        if now - self._synced_ns >= NS_PER_S and not self._error:
             self._synced_ns = now
             with self._noting_failure():
                 self._output.sync()
 
     def finish(self) -> None:
         """Write the end of the file."""
-        if not self.report.error:
+        if not self._error:
             with self._noting_failure():
                 self._writer.finish()
+                self._close_rows()
                 self._output.sync()
-        if self.report.error:
+        if self._error:
             self._finish_without_index()
 
     def _finish_without_index(self) -> None:
@@ -156,8 +172,7 @@ class _Recording:
         try:
             yield
         except OSError as error:
-            told = f"cannot be written on ({error.strerror}); what was written before can be read"
-            self.report = msgspec.structs.replace(self.report, error=told)
+            self._error = f"cannot be written on ({error.strerror}); what was written before can be read"
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ class Cause(enum.Enum):
 
     NONE = "none"
     NON_FINITE_MEASUREMENT = "non_finite_measurement"
+    NON_FINITE_OBSERVATION = "non_finite_observation"
     NON_FINITE_ACTION = "non_finite_action"
     OPERATOR_INPUT = "operator_input"
     STALE = "stale"
@@ -57,6 +58,7 @@ class Cause(enum.Enum):
 
 
 _Finding = tuple[Status, Cause, str]
+_Float32 = npt.NDArray[np.float32]
 
 
 class Supervisor:
@@ -90,7 +92,7 @@ class Supervisor:
         self._command_low, self._command_high = _command_bounds(contract)
         self._hold_low, self._hold_high = np.array([_position_bounds(joint) for joint in joints]).T.copy()
         self._fallbacks = _fallback_blocks(contract)
-        self._make_flags(layout.size, len(contract.commands), contract.model.action_size)
+        self._make_flags(layout.size, len(contract.commands), contract)
 
         self._stale_ns = safety.stale_timeout_ns
         self._ladder = safety.deadline_ladder
@@ -99,17 +101,18 @@ class Supervisor:
         self._tilt = None if safety.max_tilt is None else layout.slices["base_quat"]
         self._cos_tilt = math.cos(safety.max_tilt or 0.0)
 
-    def _make_flags(self, signals: int, operator: int, actions: int) -> None:
+    def _make_flags(self, signals: int, operator: int, contract: PolicyContract) -> None:
         """One byte per comparison, all in one buffer: a 0 anywhere means that something is wrong."""
-        sizes = (signals, signals, actions, self.command.size, self.command.size, operator, operator)
+        observed, acted, commanded = contract.model.observation_size, contract.model.action_size, self.command.size
+        sizes = (signals, signals, observed, acted, commanded, commanded, operator, operator)
         self._flags = bytearray(b"\x01" * sum(sizes))
-        whole = np.frombuffer(self._flags, np.bool_)
-        parts = np.split(whole, np.cumsum(sizes)[:-1])
-        self._above, self._below, action_flags, command_above, command_below = parts[:5]
-        self._action_finite = action_flags.reshape(1, actions)
-        self._command_above = command_above.reshape(self.command.shape)
-        self._command_below = command_below.reshape(self.command.shape)
-        self._operator_above, self._operator_below = parts[5:]
+        parts = np.split(np.frombuffer(self._flags, np.bool_), np.cumsum(sizes)[:-1])
+        self._above, self._below = parts[:2]
+        self._observation_finite = parts[2].reshape(1, observed)
+        self._action_finite = parts[3].reshape(1, acted)
+        self._command_above = parts[4].reshape(self.command.shape)
+        self._command_below = parts[5].reshape(self.command.shape)
+        self._operator_above, self._operator_below = parts[6:]
 
     def begin(self, measurement: _Array) -> None:
         """Begin an episode of the policy at `measurement`, shape (S,): rate limits and increments start from there.
@@ -120,20 +123,28 @@ class Supervisor:
             self._mapper.reset(measurement[None, self._joint_pos])
 
     def supervise(
-        self, measurement: _Array, operator: _Array, action: npt.NDArray[np.float32], age_ns: int, missed: int
+        self,
+        measurement: _Array,
+        operator: _Array,
+        observation: _Float32,
+        action: _Float32,
+        age_ns: int,
+        missed: int,
     ) -> _Array:
         """Judge one tick and return `command`; whatever comes in, it is finite and within the joints' limits.
 
         Args:
             measurement: Newest measurement in `SignalLayout` order, shape (S,).
             operator: Operator inputs, shape (C,).
-            action: What the policy makes of them, shape (1, A).
+            observation: What the network was given, shape (1, O). A network may turn a NaN into an ordinary number
+                (onnxruntime's GRU does), so its action does not tell.
+            action: What it made of it, shape (1, A).
             age_ns: Age of the measurement [ns]; one from the future is as wrong as a stale one.
             missed: Ticks lost just before this one. They add up until a tick comes without.
         """
         with np.errstate(all="ignore"):
             self._misses = self._misses + missed if missed else 0
-            self._compare(measurement, operator, action)
+            self._compare(measurement, operator, observation, action)
             if (
                 0 in self._flags
                 or not -self._stale_ns <= age_ns <= self._stale_ns
@@ -152,10 +163,11 @@ class Supervisor:
         self._raise_to(level, Cause.HALT, reason, None)
         return self.command
 
-    def _compare(self, measurement: _Array, operator: _Array, action: npt.NDArray[np.float32]) -> None:
+    def _compare(self, measurement: _Array, operator: _Array, observation: _Float32, action: _Float32) -> None:
         """Fill the flags; a NaN compares as wrong."""
         np.greater_equal(measurement, self._low, out=self._above)
         np.less_equal(measurement, self._high, out=self._below)
+        np.isfinite(observation, out=self._observation_finite)
         np.isfinite(action, out=self._action_finite)
         self._mapper.apply(action)
         np.greater_equal(self._proposed, self._command_low, out=self._command_above)
@@ -176,7 +188,7 @@ class Supervisor:
         if self.level is Status.HOLD and self._healthy >= self._recover_after:
             self.level, self.cause, self.reason = Status.RUN, Cause.NONE, ""
 
-    def _step_down(self, measurement: _Array, operator: _Array, action: npt.NDArray[np.float32], age_ns: int) -> None:
+    def _step_down(self, measurement: _Array, operator: _Array, action: _Float32, age_ns: int) -> None:
         self._healthy = 0
         findings = self._find(measurement, operator, action, age_ns)
         # Of several findings the most severe counts; of equals the first.
@@ -195,9 +207,7 @@ class Supervisor:
         if level is Status.HOLD and joint_pos is not None:
             np.clip(joint_pos, self._hold_low, self._hold_high, out=self.command[POSITION])
 
-    def _find(
-        self, measurement: _Array, operator: _Array, action: npt.NDArray[np.float32], age_ns: int
-    ) -> Iterator[_Finding]:
+    def _find(self, measurement: _Array, operator: _Array, action: _Float32, age_ns: int) -> Iterator[_Finding]:
         """Yield everything that is wrong at this tick: level asked for, cause, and the sentence for people."""
         safety = self._contract.safety
         yield from self._find_non_finite(measurement, operator, action)
@@ -216,15 +226,15 @@ class Supervisor:
             if self._misses >= after:
                 yield level, Cause.DEADLINE_MISSES, f"{self._misses} deadlines missed in a row, allowed {after - 1}"
 
-    def _find_non_finite(
-        self, measurement: _Array, operator: _Array, action: npt.NDArray[np.float32]
-    ) -> Iterator[_Finding]:
+    def _find_non_finite(self, measurement: _Array, operator: _Array, action: _Float32) -> Iterator[_Finding]:
         level = _status(self._contract.safety.on_non_finite)
         for name, part in self._slices.items():
             if not (np.abs(measurement[part]) <= _LARGEST).all():
                 yield level, Cause.NON_FINITE_MEASUREMENT, f"{name} is not finite: {measurement[part]}"
         if 0 in self._operator_above or 0 in self._operator_below:
             yield level, Cause.OPERATOR_INPUT, f"an operator input is no number within its range: {operator}"
+        if not self._observation_finite.all():
+            yield level, Cause.NON_FINITE_OBSERVATION, "the observation is not finite in float32"
         if not self._action_finite.all():
             yield level, Cause.NON_FINITE_ACTION, f"the action is not finite: {action[0]}"
         elif not (self._command_above.all() and self._command_below.all()):

@@ -74,6 +74,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         self.supervisor = Supervisor(self.contract)
         self.operator = np.array([command.initial for command in self.contract.commands])
         self.calm = calm_measurement(self.contract)
+        self.observation = np.zeros((1, self.contract.model.observation_size), np.float32)
         self.calm_ticks = 0
         self.command = self.supervisor.command
         self.before = self.after = Status.RUN
@@ -83,7 +84,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         if self.supervisor.level is not Status.RUN:
             self.supervisor.begin(measurement)
         self.before = self.supervisor.level
-        self.command = self.supervisor.supervise(measurement, self.operator, action, age_ns, missed)
+        self.command = self.supervisor.supervise(measurement, self.operator, self.observation, action, age_ns, missed)
         self.after = self.supervisor.level
 
     @rule(data=st.data())
@@ -150,6 +151,7 @@ class Bench:
         self.calm = at_rest(bundle)
         self.action = np.zeros((1, self.contract.model.action_size), np.float32)
         self.operator = np.zeros(len(self.contract.commands))
+        self.observation = np.zeros((1, self.contract.model.observation_size), np.float32)
         self.supervisor.begin(self.calm)
 
     def tick(
@@ -163,6 +165,7 @@ class Bench:
         self.supervisor.supervise(
             self.calm if measurement is None else measurement,
             self.operator,
+            self.observation,
             self.action if action is None else action,
             age_ns,
             missed,
@@ -312,6 +315,13 @@ def test_an_action_that_is_no_number_is_never_commanded(quadruped: Bundle, value
     assert before is not None
     assert bench.tick(action=action) is Status.DAMP
     assert "the action is not finite" in bench.supervisor.reason
+
+
+def test_an_observation_that_overflows_is_found_whatever_the_action_says(quadruped: Bundle) -> None:
+    bench = Bench(quadruped)
+    bench.observation[0, 3] = np.inf
+    assert bench.tick() is Status.DAMP
+    assert bench.supervisor.reason == "the observation is not finite in float32"
 
 
 def test_an_operator_input_that_is_no_number_is_found(quadruped: Bundle) -> None:
