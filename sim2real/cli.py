@@ -20,7 +20,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim2real import __version__
-from sim2real.errors import MissingExtraError, Sim2RealError
+from sim2real.errors import Sim2RealError
+from sim2real.extras import missing
 
 if TYPE_CHECKING:
     # At run time the list of commands must not pay for the libraries of any one of them.
@@ -210,11 +211,10 @@ def _run(command: Command, words: Sequence[str]) -> Outcome:
         args = _parse(command, getattr(module, command.args), words)
         return _call(function, args)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if not command.extra or not missing or missing.startswith("sim2real"):
+        library = (error.name or "").partition(".")[0]
+        if not command.extra or not library or library.startswith("sim2real"):
             raise
-        told = f"{missing} is not installed: needs the '{command.extra}' extra: pip install 'sim2real[{command.extra}]'"
-        raise MissingExtraError(told) from error
+        raise missing(library, command.extra) from error
 
 
 def _call(function: Callable[[Any], Outcome], args: Any) -> Outcome:

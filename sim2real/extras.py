@@ -7,7 +7,12 @@ from types import ModuleType
 
 from sim2real.errors import MissingExtraError
 
-__all__ = ["require"]
+__all__ = ["missing", "require"]
+
+
+def missing(module: str, extra: str) -> MissingExtraError:
+    """Return the error that says that `module` is not installed and that `extra` brings it."""
+    return MissingExtraError(f"{module} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'")
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -23,6 +28,4 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name or module} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'"
-        ) from error
+        raise missing(error.name or module, extra) from error

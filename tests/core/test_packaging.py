@@ -28,6 +28,16 @@ PACKAGES = {
     "sim2real_calib": ROOT / "calib" / "sim2real_calib",
     "sim2real_hil": ROOT / "hil" / "sim2real_hil",
 }
+# The core has no extra: its sim, tasks and robots come with "sim".
+EXTRA_OF = {
+    "sim2real": "sim",
+    "sim2real_train": "train",
+    "sim2real_edge": "edge",
+    "sim2real_calib": "calib",
+    "sim2real_hil": "hil",
+}
+DISTRIBUTION_OF = {"zmq": "pyzmq"}
+USED_BY_TORCH = {"tensorboard", "onnxscript"}
 EXTRAS = {"sim", "train", "calib", "edge", "edge-gpu", "hil", "dev", "all"}
 NOT_ON_A_ROBOT = {"torch", "ray", "mujoco", "scipy", "matplotlib"}
 TRAPS = ("sim2real", "sim2real_edge", "train", "edge", "calib", "hil", "tests", "tyro", "numpy")
@@ -120,6 +130,41 @@ def test_neither_the_base_nor_edge_asks_for_what_has_no_place_on_a_robot(wheel: 
         if extra in ("", "edge", "edge-gpu"):
             assert re.split(r"[^\w-]", line)[0] not in NOT_ON_A_ROBOT
     assert any(line.startswith("torch") for line in requirements), "the check above would find it"
+
+
+@pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
+def test_a_package_imports_what_the_base_and_its_extra_bring_and_no_more(package: str, extra: str, wheel: Path) -> None:
+    imported = {name for path in PACKAGES[package].rglob("*.py") for name in imports(path)}
+    ours = imported - sys.stdlib_module_names - PACKAGES.keys()
+    brought = brought_by(wheel, extra)
+    assert {DISTRIBUTION_OF.get(name, name) for name in ours} <= brought
+
+
+def test_every_dependency_is_used(wheel: Path) -> None:
+    brought = set[str]().union(*(brought_by(wheel, extra) for extra in EXTRA_OF.values()))
+    imported = {name for folder in PACKAGES.values() for path in folder.rglob("*.py") for name in imports(path)}
+    assert brought - {DISTRIBUTION_OF.get(name, name) for name in imported} <= USED_BY_TORCH
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level packages that the module at `path` imports, be it inside a function."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names - {"__future__", "typing_extensions"}  # the latter is for type checkers only
+
+
+def brought_by(wheel: Path, extra: str) -> set[str]:
+    """Names of what the base install and `extra` require; the wheel's metadata has extras of extras spelt out."""
+    names: set[str] = set()
+    for line in metadata(wheel).get_all("Requires-Dist", []):
+        marker = re.search(r"extra == '([\w-]+)'", line)
+        if not marker or marker[1] == extra:
+            names.add(re.split(r"[^\w-]", line)[0])
+    return names
 
 
 def test_a_robot_gets_neither_torch_nor_ray_nor_mujoco(robot: Path) -> None:
