@@ -1,0 +1,69 @@
+"""``sim2real demo``: the whole path once, each step a command that a person could have typed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sim2real.command import Outcome
+from sim2real.errors import InputError
+from sim2real.files import atomic_write
+
+__all__ = ["DemoArgs", "run_demo"]
+
+_MARKER: Final = ".sim2real-demo"
+_OURS: Final = ("logs", "randomization.json", "train", "policy.s2r", "hil", "report.html", "report.json", "junit.xml")
+"""What a demo leaves in its folder, beside the marker."""
+
+
+@dataclass(frozen=True)
+class DemoArgs:
+    """Walk the whole path once: calibrate, train, evaluate, export, verify, and prove on the bench.
+
+    With SIM2REAL_DATA set to a folder that holds the pendulum's logs in simple_pendulum/, the simulator is fitted to
+    the real robot; without, to logs that are recorded first from a plant whose parameters the fit is not told.
+    """
+
+    out: Path = Path("runs/demo")
+    """Folder for all that comes out; what an earlier demo left in it is removed first."""
+    seed: int = 0
+    """Seed of every draw."""
+    fast: bool = False
+    """Take every step, but train and run the bench for so short a time that the verdicts must fail."""
+
+
+def run_demo(args: DemoArgs) -> Outcome:
+    """Take all steps and write the report on them.
+
+    Raises:
+        InputError: `out` holds something else than an earlier demo, or cannot be written.
+        ChildError: A step could not do its work; the message is its own.
+    """
+    from sim2real_hil.demo_steps import take_all
+
+    _take_over(args.out)
+    return take_all(args)
+
+
+def _take_over(out: Path) -> None:
+    """Make `out` a demo's folder without anything of an earlier one, and without touching anything else.
+
+    Raises:
+        InputError: It is not empty and not a demo's, or cannot be written.
+    """
+    marker = out / _MARKER
+    try:
+        if out.exists() and any(out.iterdir()) and not marker.exists():
+            raise InputError(f"{out}: holds something else than a demo; choose an empty or a new folder with --out")
+        for name in _OURS:
+            path = out / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be prepared ({error.strerror}); choose another folder with --out") from error
+    with atomic_write(marker) as partial:
+        partial.write_text("What sim2real demo made here is removed by the next sim2real demo.\n")
