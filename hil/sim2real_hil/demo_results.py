@@ -30,18 +30,6 @@ __all__ = [
     "read",
     "replay_of",
 ]
-    "Evaluation",
-    "Exported",
-    "Fit",
-    "Golden",
-    "Lockstep",
-    "Realtime",
-    "Trace",
-    "Trained",
-    "Verified",
-    "read",
-    "replay_of",
-]
 
 _SHOWN: Final = ("fitted", "datasheet")
 """Candidates that are drawn beside the measurement."""
