@@ -186,7 +186,7 @@ def _finish(
 ) -> Outcome:
     """Write the report and return what the command tells."""
     report = Report(
-        title=f"{bundle.contract.identity.task} on the bench, {mode}",
+        title=f"{bundle.contract.identity.task}: {mode}",
         created=created_now(),
         elapsed_s=elapsed_s,
         sections=tuple(sections),

@@ -113,10 +113,11 @@ def latency_section(
     budgets = {budget.stage: budget for budget in (*contract.latency.stages, contract.latency.end_to_end)}
     histograms = {stage: latency.histogram(stage) for stage in stages}
     rows = [_ridge(stage, histograms[stage], budgets.get(stage)) for stage in stages]
+    transport = latency.conditions.endpoint.partition(":")[0]
     return Section(
         title="Latency",
         text=(
-            f"{latency.conditions.duration_ns / 1e9:.0f} s in real time over {latency.conditions.endpoint}: the plant "
+            f"{latency.conditions.duration_ns / 1e9:.0f} s in real time over {transport}: the plant "
             "waits for nobody. Every stage is measured at every tick, from the tick's deadline and not from when the "
             "loop woke up, so that a stall counts against every tick that it cost."
         ),
@@ -187,7 +188,8 @@ def _percentile_table(histograms: Mapping[str, Histogram], budgets: Mapping[str,
             f"{nanoseconds(value)} (≤ {nanoseconds(limits[name])})" if name in limits else nanoseconds(value)
             for name, value in values.items()
         ]
-        return stage, _MEANING[stage], *cells, f"{histogram.count}"
+        # A number stays on one line with its unit and its budget.
+        return stage, _MEANING[stage], *(cell.replace(" ", "\u00a0") for cell in cells), f"{histogram.count}"
 
     return Table(
         title="Percentiles (and budgets)",

@@ -106,9 +106,9 @@ class _Steps:
 
     def _record(self) -> tuple[list[str], list[str]]:
         """Record logs of a plant that the fit knows nothing of; return those to fit and those to judge by."""
-        logs = [str(self._out / "logs" / f"log-{number}.mcap") for number in (1, 2, 3)]
-        for number, log in enumerate(logs):
-            self._run(["calib", "record", _ROBOT, "--seed", str(number), "--out", log])
+        logs = [str(self._out / "logs" / f"take_{take}.csv") for take in range(3)]
+        for take, log in enumerate(logs):
+            self._run(["calib", "record", _ROBOT, "--seed", self._seed, "--take", str(take), "--out", log])
         return logs[:2], logs[2:]
 
     def train(self) -> Section:
