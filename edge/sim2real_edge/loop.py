@@ -27,8 +27,9 @@ _PHASE: Final = 8
 """The edge ticks an eighth of a period after the plant: late enough for the state to have arrived, and not later."""
 _WAIT_NS: Final = 100 * NS_PER_MS
 """Longest wait in one go, after which the loop looks whether it should end."""
-_LAST_COMMAND_S: Final = 0.005
-"""A BYE sent at once would replace the last command: what goes out is the newest message only."""
+_FAREWELL_PERIODS: Final = 2
+_LONGEST_FAREWELL_NS: Final = 100 * NS_PER_MS
+"""Between the last command and the BYE the plant gets the time to read it: of two messages, the newest counts."""
 
 
 class Ending(enum.Enum):
@@ -216,7 +217,7 @@ class EdgeLoop:
     def _say_goodbye(self, reason: str) -> None:
         if self._tick.goodbye is None:
             self._tick.halt(reason)
-            time.sleep(_LAST_COMMAND_S)
+            time.sleep(min(_FAREWELL_PERIODS * self._period_ns, _LONGEST_FAREWELL_NS) / NS_PER_S)
             self._socket.bye(reason)
 
     def _result(
