@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sim2real.bundle import Bundle
+from sim2real.contract import DeadlineLadder
 from tests.edge import policies
 
 
@@ -14,6 +16,18 @@ from tests.edge import policies
 def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The pendulum task's contract and an MLP."""
     return policies.mlp(policies.pendulum_contract()).write(_place(tmp_path_factory, "pendulum"))
+
+
+@pytest.fixture(scope="session")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The pendulum's policy under a supervisor that overlooks the hiccups of a machine busy with tests."""
+    contract = policies.pendulum_contract()
+    safety = msgspec.structs.replace(
+        contract.safety,
+        stale_timeout_ns=250 * policies.MS,
+        deadline_ladder=DeadlineLadder(hold_after=25, damp_after=100, stop_after=1000),
+    )
+    return policies.mlp(msgspec.structs.replace(contract, safety=safety)).write(_place(tmp_path_factory, "patient"))
 
 
 @pytest.fixture(scope="session")

@@ -80,12 +80,12 @@ def test_lockstep_equals_a_controller_without_a_wire_bit_for_bit(recurrent: Bund
     assert set(plant.heard.status) == {Status.RUN}
 
 
-def test_realtime_answers_every_state_in_time_on_the_plants_phase(pendulum: Bundle, ipc: str) -> None:
+def test_realtime_answers_every_state_in_time_on_the_plants_phase(patient: Bundle, ipc: str) -> None:
     def serve(plant: Plant) -> None:
-        plant.serve_realtime(still(pendulum), 1000)
+        plant.serve_realtime(still(patient), 1000)
 
-    with plant_thread(pendulum, ipc, "realtime", serve) as plant:
-        result = run_edge(pendulum, ipc, "realtime", seconds=1.0)
+    with plant_thread(patient, ipc, "realtime", serve) as plant:
+        result = run_edge(patient, ipc, "realtime", seconds=1.0)
     assert result.ending is Ending.DONE
     assert result.level == "run"
     assert result.ticks + result.misses >= 100
@@ -116,7 +116,7 @@ def test_the_measurement_behind_a_command_is_never_older_than_the_contract_allow
     first_damp = heard.status.index(Status.DAMP)
     assert set(heard.status[first_damp:]) == {Status.DAMP}
     assert len(heard.status) - first_damp > 20, "commands go on while the plant is silent"
-    assert max(age for age, status in zip(heard.age_ns, heard.status, strict=True) if status is Status.RUN) < 80 * MS
+    assert max(age for age, status in zip(heard.age_ns, heard.status, strict=True) if status is Status.RUN) < 150 * MS
     np.testing.assert_array_equal(heard.commands[-1][:, 0], [0, 0, 0, 0, 0.5])
     assert heard.bye == "no state from the plant for 0.5 s"
 
@@ -140,14 +140,14 @@ def test_the_newest_state_is_what_counts(pendulum: Bundle, ipc: str) -> None:
     assert plant.heard.answered[-1] >= 400
 
 
-def test_a_request_to_stop_sends_a_damping_command_and_a_goodbye(pendulum: Bundle, ipc: str) -> None:
+def test_a_request_to_stop_sends_a_damping_command_and_a_goodbye(patient: Bundle, ipc: str) -> None:
     stop = StopRequest()
     asked_ns = 0
 
     def serve(plant: Plant) -> None:
         nonlocal asked_ns
         for tick in range(1000):
-            plant.send(at_rest(pendulum))
+            plant.send(at_rest(patient))
             plant.receive(10 * MS)
             if tick == 30:
                 asked_ns = now_ns()
@@ -155,8 +155,8 @@ def test_a_request_to_stop_sends_a_damping_command_and_a_goodbye(pendulum: Bundl
             if plant.heard.bye is not None:
                 break
 
-    with plant_thread(pendulum, ipc, "realtime", serve) as plant:
-        result = run_edge(pendulum, ipc, "realtime", stop=stop)
+    with plant_thread(patient, ipc, "realtime", serve) as plant:
+        result = run_edge(patient, ipc, "realtime", stop=stop)
         ended_ns = now_ns()
     assert result.ending is Ending.STOPPED
     assert result.level == "run"
@@ -197,11 +197,11 @@ def test_whatever_fails_the_robot_is_damped_first(pendulum: Bundle, ipc: str, mo
 
 def test_nothing_is_commanded_before_the_first_state(pendulum: Bundle, ipc: str) -> None:
     def serve(plant: Plant) -> None:
-        plant.receive(2500 * MS)
+        plant.receive(1000 * MS)
 
     with (
         plant_thread(pendulum, ipc, "realtime", serve) as plant,
-        pytest.raises(WireError, match="nothing was commanded"),
+        pytest.raises(WireError, match=r"no state within 0.5 s of connecting, so nothing was commanded"),
     ):
         run_edge(pendulum, ipc, "realtime")
     assert plant.heard.commands == []
