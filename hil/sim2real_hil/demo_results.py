@@ -5,11 +5,13 @@ The bench knows neither training nor calibration; it reads what any program coul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from sim2real.errors import InputError
 from sim2real.randomization import RandomizationFile
@@ -17,6 +19,7 @@ from sim2real_hil.bench_sections import LockstepResult, RealtimeCounts
 from sim2real_hil.sections import Excluded, Replay
 
 __all__ = [
+    "Curve",
     "Evaluation",
     "Exported",
     "Fit",
@@ -58,12 +61,22 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``train``: one value per iteration."""
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """One value per iteration; None: not measured in it."""
 
     env_steps: tuple[int, ...]
-    mean_return: tuple[float, ...]
-    success_rate: tuple[float | None, ...]
+    mean_return: tuple[float | None, ...]
+    success: tuple[float | None, ...]
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """Return one of the fields, with NaN for None, shape (n,)."""
+        return np.array([math.nan if value is None else float(value) for value in getattr(self, name)])
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``train``."""
+
+    curve: Curve
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):

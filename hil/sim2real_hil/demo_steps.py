@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 from tqdm import tqdm
 
 from sim2real.bundle import read_bundle
@@ -117,11 +116,11 @@ class _Steps:
         length = ["--iterations", "2"] if self._fast else []
         out = str(self._out / "train")
         words = ["train", _TASK, "--randomization", self._ranges, "--out", out, "--seed", self._seed, *length]
-        trained = read(self._run(words), Trained, "train")
+        trained = read(self._run(words), Trained, "train").curve
         curve = LearningCurve(
-            env_steps=np.array(trained.env_steps, np.float64),
-            mean_return=np.array(trained.mean_return, np.float64),
-            success_rate=np.array(trained.success_rate, np.float64),
+            env_steps=trained.column("env_steps"),
+            mean_return=trained.column("mean_return"),
+            success_rate=trained.column("success"),
         )
         return training_section(curve, task=_TASK, elapsed_s=self._end("train"))
 

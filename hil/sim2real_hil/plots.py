@@ -202,7 +202,8 @@ def _lines(axes: Axes, lines: Sequence[Curve]) -> None:
         keep = slice(None, None, max(1, len(line.x) // _MOST_POINTS))
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x[keep], line.low[keep], line.high[keep], color=color, alpha=0.16, linewidth=0)
-        axes.plot(line.x[keep], line.y[keep], color=color, label=line.label)
+        # The first line is what the others are compared with: it lies on top.
+        axes.plot(line.x[keep], line.y[keep], color=color, label=line.label, zorder=2.9 - 0.1 * index)
     if len(lines) > 1:
         axes.legend(loc="best", fontsize=9, ncols=len(lines))
 

@@ -184,16 +184,19 @@ class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
     env_steps: Floats
     """Control steps of all environments together, so far."""
     mean_return: Floats
-    """Mean return of the episodes that ended."""
+    """Mean return of the episodes that ended; NaN where none did."""
     success_rate: Floats
-    """Share of them that succeeded, 0 to 1; NaN where none was judged."""
+    """Success rate of the deterministic policy, 0 to 1; NaN where it was not measured."""
 
 
 def training_section(curve: LearningCurve, *, task: str, elapsed_s: float) -> Section:
     """Return the learning curve."""
-    panels = {"return": [Curve(label="return", x=curve.env_steps, y=curve.mean_return)]}
-    if np.isfinite(curve.success_rate).any():
-        panels["success"] = [Curve(label="success", x=curve.env_steps, y=curve.success_rate)]
+    measured = {"return": curve.mean_return, "success": curve.success_rate}
+    panels: dict[str, list[Curve]] = {}
+    for name, values in measured.items():
+        known = np.isfinite(values)
+        if known.any():
+            panels[name] = [Curve(label=name, x=curve.env_steps[known], y=values[known])]
     steps = float(curve.env_steps[-1]) if len(curve.env_steps) else 0.0
     rate = steps / elapsed_s if elapsed_s > 0 else 0.0
     return Section(
@@ -202,10 +205,15 @@ def training_section(curve: LearningCurve, *, task: str, elapsed_s: float) -> Se
             f"PPO on {task}: {steps:,.0f} control steps in {elapsed_s:.0f} s, {rate:,.0f} a second, on plants that are "
             "drawn anew from the calibrated ranges for every episode."
         ),
-        figures=(
+        figures=()
+        if not panels
+        else (
             Figure(
                 title="Learning curve",
-                caption="Over episodes as they ended in training, exploration and measurement noise included.",
+                caption=(
+                    "Return of the episodes as they ended in training, exploration included; success of the "
+                    "deterministic policy on plants of the training ranges."
+                ),
                 svg=curves(panels, x_label="control steps", alt="Return and success rate over control steps"),
             ),
         ),
