@@ -5,15 +5,15 @@ A frame is a header of 96 bytes and a payload, all little-endian:
 ======  =====  ==================================================================================
 offset  type   field
 ======  =====  ==================================================================================
-0       4s     magic, ``S2RW``
-4       u32    CRC-32 of everything from offset 8 on
+0       u32    CRC-32 of everything that follows
+4       4s     magic, ``S2RW``
 8       u16    wire version
 10      u8     message type
-11      u8     status: the safety level under which the edge made a command
-12      u32    payload length [bytes]
-16      u64    sequence: the plant's tick (STATE) or the edge's tick (COMMAND)
-24      u64    answered: sequence of the state that a command was computed from
-32      32s    SHA-256 of the contract
+11      u32    payload length [bytes]
+15      32s    SHA-256 of the contract
+47      u8     status: the safety level under which the edge made a command
+48      u64    sequence: the plant's tick (STATE) or the edge's tick (COMMAND)
+56      u64    answered: sequence of the state that a command was computed from
 64      4×i64  scheduled, sensed, sent, received [ns, monotonic, on the *sender's* clock]
 ======  =====  ==================================================================================
 
@@ -52,11 +52,13 @@ __all__ = [
 ]
 
 _MAGIC: Final = b"S2RW"
-_HEADER: Final = struct.Struct("<4sIHBBIQQ32s4q")
 _CRC: Final = struct.Struct("<I")
-_CRC_OFFSET: Final = 4
-_CHECKED_FROM: Final = 8
-HEADER_SIZE: Final = _HEADER.size
+_FIXED: Final = struct.Struct("<4sHBI32s")
+"""What is the same in all frames of one stream, so that one comparison checks it all."""
+_FIXED_AT: Final = _CRC.size
+_VARYING: Final = struct.Struct("<BQQ4q")
+_VARYING_AT: Final = _FIXED_AT + _FIXED.size
+HEADER_SIZE: Final = _VARYING_AT + _VARYING.size
 MAX_CONTROL_SIZE: Final = 16384
 """Largest JSON payload [bytes]; a hello of 100 joints needs a quarter of it."""
 
@@ -208,15 +210,13 @@ class FrameWriter:
     """
 
     def __init__(self, message_type: MessageType, contract_hash: bytes, shape: tuple[int, ...]) -> None:
-        payload = int(np.prod(shape)) * 8
+        payload = 8 * int(np.prod(shape))
         self.sent_ns = 0
-        self._type = int(message_type)
-        self._hash = contract_hash
-        self._payload = payload
-        self._buffer = bytearray(HEADER_SIZE + payload)
-        self._checked = memoryview(self._buffer)[_CHECKED_FROM:]
         self._shape = shape
+        self._buffer = bytearray(HEADER_SIZE + payload)
+        self._checked = memoryview(self._buffer)[_FIXED_AT:]
         self._values = np.frombuffer(self._buffer, "<f8", offset=HEADER_SIZE).reshape(shape)
+        _FIXED.pack_into(self._buffer, _FIXED_AT, _MAGIC, WIRE_VERSION, message_type, payload, contract_hash)
 
     def write(
         self,
@@ -236,27 +236,14 @@ class FrameWriter:
         """
         if values.shape != self._shape:
             raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
+        buffer = self._buffer
         self._values[...] = values
-        self.sent_ns = now_ns()
-        _HEADER.pack_into(
-            self._buffer,
-            0,
-            _MAGIC,
-            0,
-            WIRE_VERSION,
-            self._type,
-            status,
-            self._payload,
-            sequence,
-            answered,
-            self._hash,
-            scheduled_ns,
-            sensed_ns,
-            self.sent_ns,
-            received_ns,
+        self.sent_ns = sent_ns = now_ns()
+        _VARYING.pack_into(
+            buffer, _VARYING_AT, status, sequence, answered, scheduled_ns, sensed_ns, sent_ns, received_ns
         )
-        _CRC.pack_into(self._buffer, _CRC_OFFSET, zlib.crc32(self._checked))
-        return self._buffer
+        _CRC.pack_into(buffer, 0, zlib.crc32(self._checked))
+        return buffer
 
 
 class FrameReader:
@@ -269,17 +256,19 @@ class FrameReader:
 
     def __init__(self, message_type: MessageType, contract_hash: bytes, shape: tuple[int, ...]) -> None:
         count = int(np.prod(shape))
+        self.control = b""
         self._type = message_type
         self._hash = contract_hash
-        self._size = HEADER_SIZE + count * 8
+        self._shape = shape
+        self._size = HEADER_SIZE + 8 * count
+        self._fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, message_type, 8 * count, contract_hash)
         self.buffer = bytearray(max(self._size, HEADER_SIZE + MAX_CONTROL_SIZE))
         self._view = memoryview(self.buffer)
-        self._checked = self._view[_CHECKED_FROM : self._size]
+        self._checked = self._view[_FIXED_AT : self._size]
         self._values = np.frombuffer(self.buffer, "<f8", count, offset=HEADER_SIZE).reshape(shape)
         self._finite = bytearray(count)
         self._finite_view = np.frombuffer(self._finite, np.bool_).reshape(shape)
         self._last_sequence = -1
-        self.control = b""
 
     def restart(self) -> None:
         """Accept any sequence again: a new peer starts to count."""
@@ -295,35 +284,27 @@ class FrameReader:
         Raises:
             ValueError: `values` has another shape than the frames.
         """
-        if size < HEADER_SIZE:
-            return Drop.SHORT
-        magic, crc, version, kind, status, payload, sequence, answered, digest, scheduled, sensed, sent, received_at = (
-            _HEADER.unpack_from(self.buffer)
-        )
-        if magic != _MAGIC:
-            return Drop.WRONG_MAGIC
-        if version != WIRE_VERSION:
-            return Drop.WRONG_VERSION
-        if size != HEADER_SIZE + payload or size > len(self.buffer):
-            return Drop.SHORT if size < HEADER_SIZE + payload else Drop.LONG
-        if crc != zlib.crc32(self._checked if size == self._size else self._view[_CHECKED_FROM:size]):
+        if values is not None and size == self._size and self.buffer.startswith(self._fixed, _FIXED_AT):
+            return self._read_values(values, received)
+        return self._read_other(size)
+
+    def _read_values(self, values: npt.NDArray[np.float64], received: Received) -> MessageType | Drop:
+        buffer = self.buffer
+        if _CRC.unpack_from(buffer)[0] != zlib.crc32(self._checked):
             return Drop.CORRUPT
-        message_type = _TYPES.get(kind)
-        if message_type is None:
-            return Drop.UNKNOWN_TYPE
+        status, sequence, answered, scheduled, sensed, sent, received_at = _VARYING.unpack_from(buffer, _VARYING_AT)
         if status >= len(_STATUSES):
             return Drop.UNKNOWN_STATUS
-        if digest != self._hash and message_type not in (MessageType.HELLO, MessageType.REFUSE):
-            return Drop.WRONG_CONTRACT
-        if message_type not in (MessageType.STATE, MessageType.COMMAND):
-            self.control = bytes(self._view[HEADER_SIZE:size])
-            return message_type
-        if message_type is not self._type or values is None:
-            return Drop.UNEXPECTED
-        drop = self._copy_values(size, sequence, values)
-        if drop is not None:
-            return drop
-        received.type = message_type
+        if sequence <= self._last_sequence:
+            return Drop.OLD_SEQUENCE
+        np.isfinite(self._values, out=self._finite_view)
+        if 0 in self._finite:
+            return Drop.NOT_FINITE
+        if values.shape != self._shape:
+            raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
+        values[...] = self._values
+        self._last_sequence = sequence
+        received.type = self._type
         received.status = _STATUSES[status]
         received.sequence = sequence
         received.answered = answered
@@ -331,21 +312,32 @@ class FrameReader:
         received.sensed_ns = sensed
         received.sent_ns = sent
         received.received_ns = received_at
-        return message_type
+        return self._type
 
-    def _copy_values(self, size: int, sequence: int, values: npt.NDArray[np.float64]) -> Drop | None:
-        if size != self._size:
+    def _read_other(self, size: int) -> MessageType | Drop:
+        """Check a control message, or find out what is wrong with an array's frame."""
+        if size < HEADER_SIZE:
+            return Drop.SHORT
+        magic, version, kind, payload, digest = _FIXED.unpack_from(self.buffer, _FIXED_AT)
+        if magic != _MAGIC:
+            return Drop.WRONG_MAGIC
+        if version != WIRE_VERSION:
+            return Drop.WRONG_VERSION
+        if size != HEADER_SIZE + payload or size > len(self.buffer):
+            return Drop.SHORT if size < HEADER_SIZE + payload else Drop.LONG
+        if _CRC.unpack_from(self.buffer)[0] != zlib.crc32(self._view[_FIXED_AT:size]):
+            return Drop.CORRUPT
+        message_type = _TYPES.get(kind)
+        if message_type is None:
+            return Drop.UNKNOWN_TYPE
+        if digest != self._hash and message_type not in (MessageType.HELLO, MessageType.REFUSE):
+            return Drop.WRONG_CONTRACT
+        if message_type is self._type and size != self._size:
             return Drop.SHORT if size < self._size else Drop.LONG
-        if sequence <= self._last_sequence:
-            return Drop.OLD_SEQUENCE
-        np.isfinite(self._values, out=self._finite_view)
-        if 0 in self._finite:
-            return Drop.NOT_FINITE
-        if values.shape != self._values.shape:
-            raise ValueError(f"values: expected shape {self._values.shape}, got {values.shape}")
-        self._last_sequence = sequence
-        values[...] = self._values
-        return None
+        if message_type in (MessageType.STATE, MessageType.COMMAND):
+            return Drop.UNEXPECTED
+        self.control = bytes(self._view[HEADER_SIZE:size])
+        return message_type
 
 
 def encode_control(message: Control, contract_hash: bytes) -> bytes:
@@ -359,12 +351,12 @@ def encode_control(message: Control, contract_hash: bytes) -> bytes:
         raise ValueError(
             f"{type(message).__name__}: expected at most {MAX_CONTROL_SIZE} bytes of JSON, got {len(payload)}"
         )
-    header = _HEADER.pack(
-        _MAGIC, 0, WIRE_VERSION, TYPE_OF[type(message)], 0, len(payload), 0, 0, contract_hash, 0, 0, now_ns(), 0
+    checked = (
+        _FIXED.pack(_MAGIC, WIRE_VERSION, TYPE_OF[type(message)], len(payload), contract_hash)
+        + _VARYING.pack(0, 0, 0, 0, 0, now_ns(), 0)
+        + payload
     )
-    frame = bytearray(header + payload)
-    _CRC.pack_into(frame, _CRC_OFFSET, zlib.crc32(memoryview(frame)[_CHECKED_FROM:]))
-    return bytes(frame)
+    return _CRC.pack(zlib.crc32(checked)) + checked
 
 
 def decode_control(payload: bytes, message_type: type[_C]) -> _C | None:

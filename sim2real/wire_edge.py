@@ -29,7 +29,8 @@ class EdgeSocket(Link):
     Attributes:
         endpoint: Where the plant is.
         drops: Messages dropped, by reason.
-        unsent: Commands that could not be sent.
+        unsent: Commands that were not sent, because the plant does not read or is gone.
+        superseded: States that a newer one replaced before they were read.
     """
 
     def __init__(self, endpoint: str, *, hello: Hello, keys: CurveKeys | None = None) -> None:
@@ -51,8 +52,6 @@ class EdgeSocket(Link):
             FrameReader(MessageType.STATE, hello.contract_hash, hello.state_shape),
             FrameWriter(MessageType.COMMAND, hello.contract_hash, hello.command_shape),
         )
-        # Keeps the newest message only, in both directions. Must come before connect: set later, it does nothing.
-        self._socket.setsockopt(zmq.CONFLATE, 1)
         try:
             if keys is not None:
                 self._socket.setsockopt(zmq.CURVE_SERVERKEY, keys.peers[0])
@@ -120,37 +119,26 @@ class EdgeSocket(Link):
         )
 
     def receive_state(self, values: npt.NDArray[np.float64], timeout_ns: int) -> Received | None:
-        """Return the newest state that was not returned before, waiting if there is none; or the plant's BYE; or None.
+        """Return the newest state, waiting for one that was not returned before; after the last one the BYE; or None.
+
+        With a timeout it returns as soon as it has a state that was under way for less than 1 ms.
 
         Args:
             values: Written to when the result is a STATE: shape (state_size,), as laid out by `SignalLayout`.
             timeout_ns: How long to wait [ns], rounded up to milliseconds; 0: take only what is there.
         """
-        deadline = now_ns() + timeout_ns
-        while self._farewell is None:
-            size = self._take(deadline - now_ns())
-            if size < 0:
-                return None
-            kind = self._reader.read(size, values, self._received)
-            if kind is MessageType.STATE:
-                self._to_own_clock(self._received)
-                return self._received
-            self._note(kind)
-        return self._say_farewell()
+        return self._receive(values, timeout_ns)
 
-    def _take(self, timeout_ns: int) -> int:
-        """Read one message into the reader's buffer; return its size, or -1 if none came."""
-        flags = 0
-        if timeout_ns > 0:
-            self._wait(timeout_ns)
-        elif self._readable():
-            flags = zmq.NOBLOCK
-        else:
-            return -1
-        try:
-            return self._socket.recv_into(self._reader.buffer, flags=flags)
-        except zmq.Again:
-            return -1
+    def _admit(self, size: int, values: npt.NDArray[np.float64]) -> int:
+        kind = self._reader.read(size, values, self._received)
+        if kind is not MessageType.STATE:
+            self._note(kind)
+            return 0
+        self._to_own_clock(self._received)
+        return 1
+
+    def _receive_frame(self, flags: int) -> int:
+        return self._socket.recv_into(self._reader.buffer, flags=flags)
 
     def _send(self, frame: bytes | bytearray) -> bool:
         try:
@@ -167,7 +155,7 @@ class EdgeSocket(Link):
         received.sent_ns -= self._offset_ns
 
     def _ask(self, question: Callable[[], Control], answer: type[_C], deadline_ns: int) -> _C:
-        """Send what `question` makes, again and again, until the plant answers; CONFLATE may lose either of them."""
+        """Send what `question` makes, again and again, until the plant answers."""
         started = now_ns()
         while (now := now_ns()) < deadline_ns:
             self._send(encode_control(question(), self._hash))

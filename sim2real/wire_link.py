@@ -2,6 +2,11 @@
 
 Neither end blocks in a send, hands out a message when a newer one is there, or takes longer than a fraction of a second
 to close, whatever became of its peer.
+
+Newest wins because the reader empties its queue. libzmq's CONFLATE option would seem to do the same, and must not be
+used here: a conflating socket forgets its last message, our BYE, when it is closed in spite of LINGER, its double
+buffer drops a message that arrives while the reader looks (``dbuffer_t::write`` only tries the lock), and in lockstep
+either ends the run.
 """
 
 from __future__ import annotations
@@ -10,9 +15,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import zmq
 
-from sim2real.clock import NS_PER_MS
+from sim2real.clock import NS_PER_MS, now_ns
 from sim2real.curve import CurveKeys
 from sim2real.endpoints import check_endpoint
 from sim2real.wire import (
@@ -32,6 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RETRY_NS", "ClockOffset", "Link", "Session"]
 
+RECEIVE_LIMIT: Final = 1024
+"""Messages that libzmq keeps for a reader that does not read; later ones wait in the kernel, then at the sender."""
+_SEND_LIMIT: Final = 16
+"""Messages that wait at a sender, next to those in the kernel; after that its sends fail until the peer reads."""
+_SEND_BUFFER: Final = 65536
+"""The kernel's part of that queue [bytes]. Left to itself it would grow to seconds of a broken link's messages."""
+_MOST_READS: Final = 4 * RECEIVE_LIMIT
+"""Messages that one receive looks at; a flood of strangers cannot hold up the loop for longer than that."""
+_PROMPT_NS: Final = NS_PER_MS
+"""A message that was under way for longer may have newer ones behind it."""
 RETRY_NS: Final = 100 * NS_PER_MS
 """Time after which the edge repeats a question of the handshake."""
 _LONGEST_MESSAGE: Final = 65536
@@ -66,7 +83,7 @@ class Link(ABC):
         self.endpoint = endpoint
         self.drops = DropCounts()
         self.unsent: int = 0
-        """Messages that could not be sent because the peer does not read, or is gone."""
+        self.superseded: int = 0
         self._hello = hello
         self._hash = hello.contract_hash
         self._reader = reader
@@ -81,6 +98,9 @@ class Link(ABC):
         self._socket: zmq.Socket[bytes] = self._context.socket(kind)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, _LONGEST_MESSAGE)
+        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT)
+        self._socket.setsockopt(zmq.SNDHWM, _SEND_LIMIT)
+        self._socket.setsockopt(zmq.SNDBUF, _SEND_BUFFER)
         if "[" in endpoint:
             self._socket.setsockopt(zmq.IPV6, 1)
         if keys is not None:
@@ -114,8 +134,63 @@ class Link(ABC):
     def _send(self, frame: bytes | bytearray) -> bool:
         """Send to the peer without waiting; return whether it could be sent, and count it if not."""
 
-    def _readable(self) -> bool:
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
+    @abstractmethod
+    def _receive_frame(self, flags: int) -> int:
+        """Receive the first frame of a message into the reader's buffer; return its size."""
+
+    @abstractmethod
+    def _admit(self, size: int, values: npt.NDArray[np.float64]) -> int:
+        """Deal with the message of `size` bytes in the buffer; return 1 if `_received` and `values` now hold it."""
+
+    def _receive(self, values: npt.NDArray[np.float64], timeout_ns: int) -> Received | None:
+        """Return the newest message of the peer; wait for one, if none has come yet; or None."""
+        fresh = self._read_all(values) if timeout_ns <= 0 else 0
+        deadline = now_ns() + timeout_ns
+        while not fresh and self._farewell is None and (size := self._take(deadline - now_ns())) >= 0:
+            fresh = self._admit(size, values)
+            if fresh and self._received.transit_ns > _PROMPT_NS:
+                fresh += self._read_all(values)
+        if fresh:
+            self.superseded += fresh - 1
+            return self._received
+        if self._farewell is None:
+            return None
+        self._received.type = MessageType.BYE
+        self._received.reason = self._farewell
+        return self._received
+
+    def _read_all(self, values: npt.NDArray[np.float64]) -> int:
+        """Read what has arrived, up to a limit; return how many messages were admitted. The last one stands."""
+        fresh = 0
+        for reads in range(_MOST_READS):
+            # After a long queue, libzmq's thread is given time to move on what waited in the kernel.
+            size = self._take(_PROMPT_NS if reads > RECEIVE_LIMIT // 2 else 0)
+            if size < 0:
+                break
+            fresh += self._admit(size, values)
+        return fresh
+
+    def _take(self, timeout_ns: int) -> int:
+        """Read one message into the reader's buffer; return its size, or -1 if none came in time."""
+        self._finish_message()
+        flags = 0
+        if timeout_ns > 0:
+            self._wait(timeout_ns)
+        elif int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
+            flags = zmq.NOBLOCK
+        else:
+            return -1
+        try:
+            return self._receive_frame(flags)
+        except zmq.Again:
+            return -1
+
+    def _finish_message(self) -> None:
+        """Throw away frames behind the first of the last message. Done only now, because it would have delayed that."""
+        if self._socket.getsockopt(zmq.RCVMORE):
+            self.drops.add(Drop.MULTIPART)
+            while self._socket.getsockopt(zmq.RCVMORE):
+                self._socket.recv()
 
     def _wait(self, timeout_ns: int) -> None:
         """Let the next receive wait for at most so long, rounded up to milliseconds."""
@@ -123,12 +198,6 @@ class Link(ABC):
         if milliseconds != self._wait_ms:
             self._socket.setsockopt(zmq.RCVTIMEO, milliseconds)
             self._wait_ms = milliseconds
-
-    def _say_farewell(self) -> Received:
-        """Return the peer's BYE, now and at every later receive."""
-        self._received.type = MessageType.BYE
-        self._received.reason = self._farewell or ""
-        return self._received
 
     def _note(self, kind: MessageType | Drop) -> None:
         """Remember a goodbye; count anything else that is not what was waited for."""

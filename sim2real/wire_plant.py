@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from sim2real.clock import NS_PER_MS, NS_PER_S, now_ns
+from sim2real.clock import NS_PER_S, now_ns
 from sim2real.curve import CurveKeys, authenticate
 from sim2real.endpoints import bind
 from sim2real.errors import WireError
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PlantSocket"]
 
-_RECEIVE_LIMIT: Final = 1024
-"""Messages that libzmq keeps for the plant; later ones wait in the kernel and then, conflated, at the edge."""
-_SEND_LIMIT: Final = 16
-"""States that wait for an edge that does not read; after that the plant's sends fail until it does."""
-_MOST_READS: Final = 4 * _RECEIVE_LIMIT
-"""Messages that one receive looks at; a flood of strangers cannot hold up the loop for longer than that."""
-_REFILL_NS: Final = NS_PER_MS
-"""Time for libzmq's thread to move on what waited in the kernel, once the plant has emptied a long queue."""
 _SILENCE_NS: Final = 5 * RETRY_NS
 """An edge that has begun a handshake and then says nothing for so long loses its place."""
 _BUSY: Final = "busy: this plant serves another edge already; stop that one, or start another plant elsewhere"
@@ -67,7 +59,6 @@ class PlantSocket(Link):
             FrameReader(MessageType.COMMAND, hello.contract_hash, hello.command_shape),
             FrameWriter(MessageType.STATE, hello.contract_hash, hello.state_shape),
         )
-        self.superseded = 0
         self._sender = b""
         self._peer = _NOBODY
         self._peer_hello = hello
@@ -76,8 +67,6 @@ class PlantSocket(Link):
         self._authenticator: ThreadAuthenticator | None = None
         # A state for an edge that is gone is then an error to count, not a message that silently vanishes.
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.RCVHWM, _RECEIVE_LIMIT)
-        self._socket.setsockopt(zmq.SNDHWM, _SEND_LIMIT)
         try:
             if keys is not None:
                 self._authenticator = authenticate(self._context, keys)
@@ -134,57 +123,30 @@ class PlantSocket(Link):
         return self._send(frame)
 
     def receive_command(self, values: npt.NDArray[np.float64], timeout_ns: int) -> Received | None:
-        """Return the newest command, waiting for one if none has come yet; or the edge's BYE; or None.
+        """Return the newest command, waiting for one if none has come yet; after the last one the edge's BYE; or None.
+
+        With a timeout it returns as soon as it has a command that was under way for less than 1 ms.
 
         Args:
             values: Written to when the result is a COMMAND: shape (5, num_joints), rows as in `sim2real.layout`.
             timeout_ns: How long to wait [ns], rounded up to milliseconds; 0: take only what is there.
         """
-        deadline = now_ns() + timeout_ns
-        fresh = 0
-        for reads in range(_MOST_READS):
-            if self._farewell is not None:
-                return self._say_farewell()
-            if not fresh:
-                size = self._take(deadline - now_ns())
-            else:
-                size = self._take(_REFILL_NS if reads > _RECEIVE_LIMIT // 2 else 0)
-            if size < 0:
-                break
-            if self._sender != self._peer:
-                self._turn_away(size)
-                continue
-            kind = self._reader.read(size, values, self._received)
-            if kind is MessageType.COMMAND:
-                fresh += 1
-            else:
-                self._note(kind)
-        if not fresh:
-            return None
-        self.superseded += fresh - 1
-        self._to_own_clock(self._received)
-        return self._received
+        return self._receive(values, timeout_ns)
 
-    def _take(self, timeout_ns: int) -> int:
-        """Read one message into the reader's buffer; return its size, or -1 if none came. Sets `_sender`."""
-        flags = 0
-        if timeout_ns > 0:
-            self._wait(timeout_ns)
-        elif self._readable():
-            flags = zmq.NOBLOCK
-        else:
-            return -1
-        try:
-            self._sender = self._socket.recv(flags)
-            size = self._socket.recv_into(self._reader.buffer)
-        except zmq.Again:
-            return -1
-        if not self._socket.getsockopt(zmq.RCVMORE):
-            return size
-        while self._socket.getsockopt(zmq.RCVMORE):
-            self._socket.recv()
-        self.drops.add(Drop.MULTIPART)
-        return 0
+    def _admit(self, size: int, values: npt.NDArray[np.float64]) -> int:
+        if self._sender != self._peer:
+            self._turn_away(size)
+            return 0
+        kind = self._reader.read(size, values, self._received)
+        if kind is not MessageType.COMMAND:
+            self._note(kind)
+            return 0
+        self._to_own_clock(self._received)
+        return 1
+
+    def _receive_frame(self, flags: int) -> int:
+        self._sender = self._socket.recv(flags)
+        return self._socket.recv_into(self._reader.buffer)
 
     def _send(self, frame: bytes | bytearray, receiver: bytes | None = None) -> bool:
         try:
