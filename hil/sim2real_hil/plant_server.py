@@ -125,9 +125,8 @@ def _await_command(
     while True:
         received = socket.receive_command(command, min(_SLICE_NS, max(0, deadline - now_ns())))
         # An edge that ends sends a last damping command, which answers nothing, before it says why.
-        if received is not None and (received.answered == tick or received.status is Status.RUN):
-            return received
-        if received is not None and received.type is MessageType.BYE:
+        last_words = received is not None and received.answered != tick and received.status is not Status.RUN
+        if received is not None and (received.type is MessageType.BYE or not last_words):
             return received
         check()
         if now_ns() >= deadline:
@@ -246,7 +245,7 @@ class RealtimePlant:
             self._listen()
 
     def _make_up(self) -> None:
-        """Physics keeps to the clock: the steps of lost ticks run under what was in force meanwhile."""
+        """Physics keeps to the clock: run the steps of lost ticks, under the command that was in force."""
         if self.ticker.skipped:
             self._plant.drive(self._in_force, self.ticker.skipped)
 
