@@ -17,7 +17,7 @@ __all__ = ["StopRequest", "on_processor", "stop_on_signals", "with_priority", "w
 
 _MCL_CURRENT_AND_FUTURE: Final = 3
 """mlockall(2): all memory that is mapped, now and later."""
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
@@ -33,7 +33,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Generator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a request that the loop heeds between two ticks, never inside one."""
+    """Turn SIGINT, SIGTERM and SIGHUP into a request that the loop heeds between two ticks, never inside one."""
     request = StopRequest()
 
     def note(number: int, _: FrameType | None) -> None:

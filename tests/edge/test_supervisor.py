@@ -97,10 +97,8 @@ class AnythingMayHappen(RuleBasedStateMachine):
     @rule(
         spots=st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(GARBAGE)), min_size=1, max_size=4),
         into_action=st.booleans(),
-        age_ns=st.sampled_from((0, 10**9, -(10**9), 2**62 + 1, 2**80)),
-        missed=st.integers(0, 30),
     )
-    def bad_tick(self, spots: list[tuple[int, float]], into_action: bool, age_ns: int, missed: int) -> None:
+    def bad_values(self, spots: list[tuple[int, float]], into_action: bool) -> None:
         measurement = self.calm.copy()
         action = np.zeros((1, self.contract.model.action_size), np.float32)
         with np.errstate(over="ignore"):
@@ -108,8 +106,24 @@ class AnythingMayHappen(RuleBasedStateMachine):
                 target = action[0] if into_action else measurement
                 target[spot % len(target)] = value
         self.calm_ticks = 0
-        self.supervise(measurement, action, age_ns, missed)
+        self.supervise(measurement, action, 0, 0)
         if not (np.isfinite(measurement).all() and np.isfinite(action).all()):
+            assert self.after is not Status.RUN
+
+    @rule(joint=st.integers(0, 11), position=st.sampled_from((-40.0, 7.0, 1e5)))
+    def far_joint(self, joint: int, position: float) -> None:
+        measurement = self.calm.copy()
+        joints = self.contract.joints
+        measurement[SignalLayout(self.contract).slices["joint_pos"].start + joint % len(joints)] = position
+        self.calm_ticks = 0
+        self.supervise(measurement, np.zeros((1, len(joints)), np.float32), 0, 0)
+
+    @rule(age_ns=st.sampled_from((0, 10**9, -(10**9), 2**62 + 1, 2**80)), missed=st.integers(0, 30))
+    def bad_time(self, age_ns: int, missed: int) -> None:
+        self.calm_ticks = 0
+        action = np.zeros((1, self.contract.model.action_size), np.float32)
+        self.supervise(self.calm, action, age_ns, missed)
+        if abs(age_ns) > self.contract.safety.stale_timeout_ns:
             assert self.after is not Status.RUN
 
     @invariant()
@@ -137,7 +151,7 @@ def calm_measurement(contract: PolicyContract) -> Array:
 
 
 TestAnythingMayHappen = AnythingMayHappen.TestCase
-TestAnythingMayHappen.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnythingMayHappen.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 
 
 class Bench:
