@@ -80,6 +80,8 @@ class RandomizationFile(_Part, frozen=True):
     robot: str
     toolkit_version: str
     parameters: tuple[ParameterRange, ...]
+    log_parameters: tuple[ParameterRange, ...]
+    """What the fit found about the logs and not the robot, e.g. the delay of a logged effort; training skips them."""
     logs: tuple[LogRecord, ...]
     fit_position_mae: float
     """Mean absolute position error [rad] on the logs that were fitted."""
@@ -113,26 +115,36 @@ def read_randomization(path: Path) -> RandomizationFile:
 
 
 def _validate(content: RandomizationFile) -> None:
-    names = [parameter.name for parameter in content.parameters]
-    if len(set(names)) != len(names):
-        raise InputError(f"randomization.parameters: expected each name once, got {sorted(names)}")
+    for field in ("parameters", "log_parameters"):
+        _check_ranges(f"randomization.{field}", getattr(content, field))
     for index, parameter in enumerate(content.parameters):
-        path = f"randomization.parameters[{index}]"
+        if (parameter.name == COMMAND_DELAY) != (parameter.delays is not None):
+            raise InputError(
+                f"randomization.parameters[{index}].delays: expected what is delayed for {COMMAND_DELAY}, "
+                f"null for any other parameter, got {parameter.delays!r} for {parameter.name}"
+            )
+    errors = {f"held_out[{index}].position_mae": each.position_mae for index, each in enumerate(content.held_out)}
+    for path, error in {"fit_position_mae": content.fit_position_mae, **errors}.items():
+        if not 0.0 <= error < math.inf:
+            raise InputError(f"randomization.{path}: expected a finite number >= 0, got {error}")
+
+
+def _check_ranges(path: str, parameters: tuple[ParameterRange, ...]) -> None:
+    names = [parameter.name for parameter in parameters]
+    if len(set(names)) != len(names):
+        raise InputError(f"{path}: expected each name once, got {sorted(names)}")
+    for index, parameter in enumerate(parameters):
         for field in ("nominal", "low", "high"):
             value = getattr(parameter, field)
             if not math.isfinite(value):
-                raise InputError(f"{path}.{field}: expected a finite number, got {value}")
+                raise InputError(f"{path}[{index}].{field}: expected a finite number, got {value}")
         if not parameter.low <= parameter.nominal <= parameter.high:
             raise InputError(
-                f"{path}.nominal: expected a number from low {parameter.low} to high {parameter.high}, "
+                f"{path}[{index}].nominal: expected a number from low {parameter.low} to high {parameter.high}, "
                 f"got {parameter.nominal}"
             )
         if parameter.distribution == "log_uniform" and parameter.low <= 0.0:
-            raise InputError(f"{path}.low: expected a number > 0 for log_uniform, got {parameter.low}")
-        if (parameter.name == COMMAND_DELAY) != (parameter.delays is not None):
-            raise InputError(
-                f"{path}.delays: expected what is delayed for {COMMAND_DELAY}, null for any other parameter"
-            )
+            raise InputError(f"{path}[{index}].low: expected a number > 0 for log_uniform, got {parameter.low}")
 
 
 def sample(content: RandomizationFile, rng: np.random.Generator, num_envs: int) -> dict[str, npt.NDArray[np.float64]]:

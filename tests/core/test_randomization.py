@@ -40,6 +40,7 @@ def content(**changes: Any) -> RandomizationFile:
         robot="pendulum",
         toolkit_version="0",
         parameters=(parameter,),
+        log_parameters=(),
         logs=(),
         fit_position_mae=0.01,
         held_out=(),

@@ -41,6 +41,7 @@ def ranges() -> RandomizationFile:
             parameter("damping", 0.05, 0.15),
             parameter(COMMAND_DELAY, 0.0, 0.02),
         ),
+        log_parameters=(),
         logs=(),
         fit_position_mae=0.0,
         held_out=(),
