@@ -98,7 +98,7 @@ def _bridge_rounds(plant: PlantSocket, hello: Hello) -> Callable[[], float]:
             plant.send_state(state, sequence=sequence, scheduled_ns=start, sensed_ns=start)
             received = plant.receive_command(command, TIMEOUT_NS)
             times.append(perf_counter_ns() - start)
-            assert received is not None
+            assert received is not None, (plant.unsent, sequence)
             assert received.answered == sequence
             sequence += 1
         return statistics.median(times) / 1e3
@@ -136,7 +136,7 @@ def _edge(joints: int, bridge_endpoint: str, bare_endpoint: str) -> None:
         for _ in range(BLOCKS + WARM_UP_BLOCKS):
             for _ in range(ROUNDS):
                 received = edge.receive_state(state, TIMEOUT_NS)
-                assert received is not None
+                assert received is not None, (plant.unsent, sequence)
                 edge.send_command(
                     command,
                     status=0,

@@ -5,12 +5,12 @@ A frame is a header of 96 bytes and a payload, all little-endian:
 ======  =====  ==================================================================================
 offset  type   field
 ======  =====  ==================================================================================
-0       u32    CRC-32 of everything that follows
-4       4s     magic, ``S2RW``
-8       u16    wire version
-10      u8     message type
-11      u32    payload length [bytes]
-15      32s    SHA-256 of the contract
+0       4s     magic, ``S2RW``
+4       u16    wire version
+6       u8     message type
+7       u32    payload length [bytes]
+11      32s    SHA-256 of the contract
+43      u32    CRC-32 of all other bytes
 47      u8     status: the safety level under which the edge made a command
 48      u64    sequence: the plant's tick (STATE) or the edge's tick (COMMAND)
 56      u64    answered: sequence of the state that a command was computed from
@@ -52,12 +52,13 @@ __all__ = [
 ]
 
 _MAGIC: Final = b"S2RW"
-_CRC: Final = struct.Struct("<I")
 _FIXED: Final = struct.Struct("<4sHBI32s")
 """What is the same in all frames of one stream, so that one comparison checks it all."""
-_FIXED_AT: Final = _CRC.size
+_CRC: Final = struct.Struct("<I")
+_CRC_AT: Final = _FIXED.size
 _VARYING: Final = struct.Struct("<BQQ4q")
-_VARYING_AT: Final = _FIXED_AT + _FIXED.size
+_VARYING_AT: Final = _CRC_AT + _CRC.size
+_CRC_AND_VARYING: Final = struct.Struct("<IBQQ4q")
 HEADER_SIZE: Final = _VARYING_AT + _VARYING.size
 MAX_CONTROL_SIZE: Final = 16384
 """Largest JSON payload [bytes]; a hello of 100 joints needs a quarter of it."""
@@ -214,9 +215,11 @@ class FrameWriter:
         self.sent_ns = 0
         self._shape = shape
         self._buffer = bytearray(HEADER_SIZE + payload)
-        self._checked = memoryview(self._buffer)[_FIXED_AT:]
+        self._checked = memoryview(self._buffer)[_VARYING_AT:]
         self._values = np.frombuffer(self._buffer, "<f8", offset=HEADER_SIZE).reshape(shape)
-        _FIXED.pack_into(self._buffer, _FIXED_AT, _MAGIC, WIRE_VERSION, message_type, payload, contract_hash)
+        fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, message_type, payload, contract_hash)
+        self._buffer[:_CRC_AT] = fixed
+        self._fixed_crc = zlib.crc32(fixed)
 
     def write(
         self,
@@ -242,7 +245,7 @@ class FrameWriter:
         _VARYING.pack_into(
             buffer, _VARYING_AT, status, sequence, answered, scheduled_ns, sensed_ns, sent_ns, received_ns
         )
-        _CRC.pack_into(buffer, 0, zlib.crc32(self._checked))
+        _CRC.pack_into(buffer, _CRC_AT, zlib.crc32(self._checked, self._fixed_crc))
         return buffer
 
 
@@ -262,12 +265,14 @@ class FrameReader:
         self._shape = shape
         self._size = HEADER_SIZE + 8 * count
         self._fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, message_type, 8 * count, contract_hash)
+        self._fixed_crc = zlib.crc32(self._fixed)
         self.buffer = bytearray(max(self._size, HEADER_SIZE + MAX_CONTROL_SIZE))
         self._view = memoryview(self.buffer)
-        self._checked = self._view[_FIXED_AT : self._size]
+        self._checked = self._view[_VARYING_AT : self._size]
         self._values = np.frombuffer(self.buffer, "<f8", count, offset=HEADER_SIZE).reshape(shape)
         self._finite = bytearray(count)
         self._finite_view = np.frombuffer(self._finite, np.bool_).reshape(shape)
+        self._receiver: npt.NDArray[np.float64] | None = None
         self._last_sequence = -1
 
     def restart(self) -> None:
@@ -284,15 +289,13 @@ class FrameReader:
         Raises:
             ValueError: `values` has another shape than the frames.
         """
-        if values is not None and size == self._size and self.buffer.startswith(self._fixed, _FIXED_AT):
-            return self._read_values(values, received)
-        return self._read_other(size)
-
-    def _read_values(self, values: npt.NDArray[np.float64], received: Received) -> MessageType | Drop:
-        buffer = self.buffer
-        if _CRC.unpack_from(buffer)[0] != zlib.crc32(self._checked):
+        if values is None or size != self._size or not self.buffer.startswith(self._fixed):
+            return self._read_other(size)
+        crc, status, sequence, answered, scheduled, sensed, sent, received_at = _CRC_AND_VARYING.unpack_from(
+            self.buffer, _CRC_AT
+        )
+        if crc != zlib.crc32(self._checked, self._fixed_crc):
             return Drop.CORRUPT
-        status, sequence, answered, scheduled, sensed, sent, received_at = _VARYING.unpack_from(buffer, _VARYING_AT)
         if status >= len(_STATUSES):
             return Drop.UNKNOWN_STATUS
         if sequence <= self._last_sequence:
@@ -300,8 +303,8 @@ class FrameReader:
         np.isfinite(self._values, out=self._finite_view)
         if 0 in self._finite:
             return Drop.NOT_FINITE
-        if values.shape != self._shape:
-            raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
+        if values is not self._receiver:
+            self._check_receiver(values)
         values[...] = self._values
         self._last_sequence = sequence
         received.type = self._type
@@ -314,18 +317,25 @@ class FrameReader:
         received.received_ns = received_at
         return self._type
 
+    def _check_receiver(self, values: npt.NDArray[np.float64]) -> None:
+        """Check an array once, not again with each message that is copied to it."""
+        if values.shape != self._shape:
+            raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
+        self._receiver = values
+
     def _read_other(self, size: int) -> MessageType | Drop:
         """Check a control message, or find out what is wrong with an array's frame."""
         if size < HEADER_SIZE:
             return Drop.SHORT
-        magic, version, kind, payload, digest = _FIXED.unpack_from(self.buffer, _FIXED_AT)
+        magic, version, kind, payload, digest = _FIXED.unpack_from(self.buffer)
         if magic != _MAGIC:
             return Drop.WRONG_MAGIC
         if version != WIRE_VERSION:
             return Drop.WRONG_VERSION
         if size != HEADER_SIZE + payload or size > len(self.buffer):
             return Drop.SHORT if size < HEADER_SIZE + payload else Drop.LONG
-        if _CRC.unpack_from(self.buffer)[0] != zlib.crc32(self._view[_FIXED_AT:size]):
+        crc = zlib.crc32(self._view[_VARYING_AT:size], zlib.crc32(self._view[:_CRC_AT]))
+        if _CRC.unpack_from(self.buffer, _CRC_AT)[0] != crc:
             return Drop.CORRUPT
         message_type = _TYPES.get(kind)
         if message_type is None:
@@ -351,12 +361,9 @@ def encode_control(message: Control, contract_hash: bytes) -> bytes:
         raise ValueError(
             f"{type(message).__name__}: expected at most {MAX_CONTROL_SIZE} bytes of JSON, got {len(payload)}"
         )
-    checked = (
-        _FIXED.pack(_MAGIC, WIRE_VERSION, TYPE_OF[type(message)], len(payload), contract_hash)
-        + _VARYING.pack(0, 0, 0, 0, 0, now_ns(), 0)
-        + payload
-    )
-    return _CRC.pack(zlib.crc32(checked)) + checked
+    fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, TYPE_OF[type(message)], len(payload), contract_hash)
+    rest = _VARYING.pack(0, 0, 0, 0, 0, now_ns(), 0) + payload
+    return fixed + _CRC.pack(zlib.crc32(rest, zlib.crc32(fixed))) + rest
 
 
 def decode_control(payload: bytes, message_type: type[_C]) -> _C | None:

@@ -11,6 +11,7 @@ either ends the run.
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
@@ -131,12 +132,34 @@ class Link(ABC):
         return self._writer.sent_ns
 
     @abstractmethod
-    def _send(self, frame: bytes | bytearray) -> bool:
-        """Send to the peer without waiting; return whether it could be sent, and count it if not."""
+    def _send_frame(self, frame: bytes | bytearray, receiver: bytes) -> None:
+        """Hand a frame to libzmq, for the peer or for who bears that name, without waiting."""
+
+    def _send(self, frame: bytes | bytearray, receiver: bytes = b"") -> bool:
+        """Send without waiting; return whether it could be sent, and count it if not."""
+        try:
+            self._send_frame(frame, receiver)
+        except zmq.ZMQError as error:
+            return self._send_again(error, frame, receiver)
+        return True
+
+    def _send_again(self, error: zmq.ZMQError, frame: bytes | bytearray, receiver: bytes) -> bool:
+        # libzmq notices room in a queue once a millisecond at most, unless it is asked for its state.
+        self._socket.getsockopt(zmq.EVENTS)
+        try:
+            if error.errno == errno.EAGAIN:
+                self._send_frame(frame, receiver)
+                return True
+        except zmq.ZMQError as repeated:
+            error = repeated
+        if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+            raise error
+        self.unsent += 1
+        return False
 
     @abstractmethod
     def _receive_frame(self, flags: int) -> int:
-        """Receive the first frame of a message into the reader's buffer; return its size."""
+        """Receive a frame into the reader's buffer; return its size."""
 
     @abstractmethod
     def _admit(self, size: int, values: npt.NDArray[np.float64]) -> int:
@@ -148,7 +171,7 @@ class Link(ABC):
         deadline = now_ns() + timeout_ns
         while not fresh and self._farewell is None and (size := self._take(deadline - now_ns())) >= 0:
             fresh = self._admit(size, values)
-            if fresh and self._received.transit_ns > _PROMPT_NS:
+            if fresh and self._received.read_ns - self._received.sent_ns > _PROMPT_NS:
                 fresh += self._read_all(values)
         if fresh:
             self.superseded += fresh - 1
@@ -172,7 +195,6 @@ class Link(ABC):
 
     def _take(self, timeout_ns: int) -> int:
         """Read one message into the reader's buffer; return its size, or -1 if none came in time."""
-        self._finish_message()
         flags = 0
         if timeout_ns > 0:
             self._wait(timeout_ns)
@@ -184,13 +206,6 @@ class Link(ABC):
             return self._receive_frame(flags)
         except zmq.Again:
             return -1
-
-    def _finish_message(self) -> None:
-        """Throw away frames behind the first of the last message. Done only now, because it would have delayed that."""
-        if self._socket.getsockopt(zmq.RCVMORE):
-            self.drops.add(Drop.MULTIPART)
-            while self._socket.getsockopt(zmq.RCVMORE):
-                self._socket.recv()
 
     def _wait(self, timeout_ns: int) -> None:
         """Let the next receive wait for at most so long, rounded up to milliseconds."""

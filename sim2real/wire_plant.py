@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -146,25 +145,24 @@ class PlantSocket(Link):
 
     def _receive_frame(self, flags: int) -> int:
         self._sender = self._socket.recv(flags)
-        return self._socket.recv_into(self._reader.buffer)
+        # Asking whether more frames follow costs microseconds, and is not needed after the edge's name: no other
+        # peer knows it. Any other first frame may be one that somebody appended to a message.
+        if self._sender == self._peer or self._socket.getsockopt(zmq.RCVMORE):
+            return self._socket.recv_into(self._reader.buffer)
+        self._sender = _NOBODY
+        return 0
 
-    def _send(self, frame: bytes | bytearray, receiver: bytes | None = None) -> bool:
-        try:
-            self._socket.send(receiver or self._peer, zmq.SNDMORE | zmq.NOBLOCK)
-            self._socket.send(frame, zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, errno.EHOSTUNREACH):
-                raise
-            self.unsent += 1
-            return False
-        return True
+    def _send_frame(self, frame: bytes | bytearray, receiver: bytes) -> None:
+        self._socket.send(receiver or self._peer, zmq.SNDMORE | zmq.NOBLOCK)
+        self._socket.send(frame, zmq.NOBLOCK)
 
     def _to_own_clock(self, received: Received) -> None:
         received.read_ns = now_ns()
-        received.scheduled_ns += self._offset_ns
-        received.sensed_ns += self._offset_ns
-        received.sent_ns += self._offset_ns
-        received.received_ns += self._offset_ns
+        if self._offset_ns:
+            received.scheduled_ns += self._offset_ns
+            received.sensed_ns += self._offset_ns
+            received.sent_ns += self._offset_ns
+            received.received_ns += self._offset_ns
 
     def _meet(self) -> None:
         """Answer the hello just read: take the edge on, refuse it, or let it wait until another one has started."""
