@@ -1,0 +1,167 @@
+"""`checkpoint/`: a training run at the end of an iteration, to be continued from exactly.
+
+    state.json                          `State`: configuration, counters, metrics so far, generators, the members below
+    000040.weights.safetensors          the actor's and critic's parameters and the normaliser's constants
+    000040.learner.safetensors          the optimiser's moments and the observations' moments
+    000040.worker-0.safetensors         one for each worker: environments, generators, recurrent state
+
+Members carry the iteration in their names, and `state.json` names them with size and SHA-256. Members are written
+first, `state.json` last and by one rename, those of the iteration before are removed after it: killed at any moment,
+the folder holds one whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sim2real import __version__
+from sim2real.errors import InputError
+from sim2real.files import atomic_write
+from sim2real_train.config import TrainConfig
+from sim2real_train.metrics import Metrics
+
+__all__ = ["Arrays", "Checkpoint", "Member", "State", "has_checkpoint", "read_checkpoint", "write_checkpoint"]
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+SCHEMA_VERSION: Final = 1
+_STATE: Final = "state.json"
+_MEMBER: Final = re.compile(r"\.?\d{6,}\.(weights|learner|worker-\d+)\.safetensors(\.[0-9a-f]+\.partial)?")
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file beside `state.json`."""
+
+    file: str
+    size: int
+    sha256: str
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`state.json`: all of a checkpoint that is not an array."""
+
+    schema_version: Literal[1]
+    toolkit_version: str
+    config: TrainConfig
+    iteration: int
+    """Iterations that are done."""
+    learning_rate: float
+    """Of the next iteration."""
+    wall_seconds: float
+    """Time spent on them, all attempts together."""
+    metrics: tuple[Metrics, ...]
+    """One entry for each iteration."""
+    generators: tuple[dict[str, Any], ...]
+    """State of each worker's NumPy generator."""
+    members: dict[str, Member]
+    """By what they hold: ``weights``, ``learner``, ``worker-0``, ..."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint in memory."""
+
+    state: State
+    arrays: dict[str, Arrays]
+    """Keys as in `State.members`."""
+
+    @property
+    def weights_sha256(self) -> str:
+        """Hex digest of the weights' file."""
+        return self.state.members["weights"].sha256
+
+    @property
+    def workers(self) -> list[Arrays]:
+        """Arrays of each worker, by rank."""
+        return [self.arrays[f"worker-{rank}"] for rank in range(self.state.config.num_workers)]
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether `folder` holds a checkpoint, whole or not."""
+    return (folder / _STATE).exists()
+
+
+def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -> State:
+    """Write a checkpoint over the one in `folder`; return `state` with its members named.
+
+    Raises:
+        InputError: It cannot be written; the one before is still whole.
+    """
+    from safetensors.numpy import save
+
+    members: dict[str, Member] = {}
+    for role, tensors in arrays.items():
+        content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+        file = f"{state.iteration:06d}.{role}.safetensors"
+        with atomic_write(folder / file) as partial:
+            partial.write_bytes(content)
+        members[role] = Member(file=file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    state = msgspec.structs.replace(state, members=members)
+    with atomic_write(folder / _STATE) as partial:
+        partial.write_bytes(msgspec.json.encode(state))
+    _prune(folder, keep={member.file for member in members.values()})
+    return state
+
+
+def _prune(folder: Path, keep: set[str]) -> None:
+    """Remove members of other iterations, and what a killed writer left."""
+    for file in folder.iterdir():
+        if _MEMBER.fullmatch(file.name) and file.name not in keep:
+            file.unlink(missing_ok=True)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint and check every byte of it.
+
+    Raises:
+        InputError: Missing, truncated, altered, or of another version; one line that says which file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    state = _read_state(folder)
+    arrays: dict[str, Arrays] = {}
+    for role, member in state.members.items():
+        content = _read(folder / member.file)
+        if len(content) != member.size or hashlib.sha256(content).hexdigest() != member.sha256:
+            raise InputError(
+                f"{folder / member.file}: expected {member.size} bytes of SHA-256 {member.sha256[:12]}…, got "
+                f"{len(content)} others; it is truncated or altered: restore the folder from a copy, or train anew"
+            )
+        try:
+            arrays[role] = load(content)
+        except SafetensorError as error:
+            raise InputError(f"{folder / member.file}: {error}; train anew") from error
+    return Checkpoint(state=state, arrays=arrays)
+
+
+def _read_state(folder: Path) -> State:
+    path = folder / _STATE
+    data = _read(path)
+    try:
+        state = msgspec.json.decode(data, type=State)
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"{path}: {error}; it is truncated, altered or of another version than {__version__}: restore the folder "
+            "from a copy, or train anew"
+        ) from error
+    expected = {"weights", "learner", *(f"worker-{rank}" for rank in range(state.config.num_workers))}
+    if set(state.members) != expected or not all(_MEMBER.fullmatch(member.file) for member in state.members.values()):
+        raise InputError(f"{path}: expected the members {', '.join(sorted(expected))}; restore the folder from a copy")
+    return state
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give the checkpoint folder of a run, e.g. OUT/checkpoint"
+        ) from error

@@ -1,0 +1,164 @@
+"""The `colocated` placement: each Ray actor owns environments and a learner replica; gradients are averaged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+import torch
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from torch import distributed
+
+from sim2real.errors import Sim2RealError
+from sim2real_train.checkpoint import Arrays, Checkpoint
+from sim2real_train.cluster import local_cluster
+from sim2real_train.config import TrainConfig
+from sim2real_train.evaluate import Episodes
+from sim2real_train.moments import Moments
+from sim2real_train.ppo import Update
+from sim2real_train.worker import Collected, Worker, WorkerState
+
+__all__ = ["Colocated", "WorkerLostError", "colocated"]
+
+_PEER_TIMEOUT: Final = timedelta(seconds=120)
+"""How long a worker waits for the others' gradients; a peer that died is noticed at once."""
+
+
+class WorkerLostError(Sim2RealError):
+    """A worker process ended before its work was done."""
+
+
+class _Replica(Worker):
+    """A worker that averages its gradients with its peers'."""
+
+    def __init__(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int) -> None:
+        if config.num_workers > 1:
+            # Loopback: the peers are on this machine, and nobody else may listen in or join.
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            distributed.init_process_group(
+                "gloo",
+                init_method=f"file://{rendezvous}",
+                rank=rank,
+                world_size=config.num_workers,
+                timeout=_PEER_TIMEOUT,
+            )
+        super().__init__(
+            config, rank, _average_over_peers if config.num_workers > 1 else _keep, num_threads=num_threads
+        )
+
+
+def _keep(gradient: torch.Tensor) -> None:
+    """One worker's gradient is the mean already."""
+
+
+def _average_over_peers(gradient: torch.Tensor) -> None:
+    distributed.all_reduce(gradient)
+    gradient /= distributed.get_world_size()
+
+
+class Colocated:
+    """All workers as one: every method calls them at the same time and returns their answers by rank."""
+
+    def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int) -> None:
+        actor: Any = ray.remote(num_cpus=1)(_Replica)
+        self._workers = [actor.remote(config, rank, str(rendezvous), num_threads) for rank in range(config.num_workers)]
+
+    def collect(self) -> list[Collected]:
+        """Let every worker act for T steps."""
+        return self._all("collect")
+
+    def score(self) -> list[Moments]:
+        """Let every worker compute advantages and value targets."""
+        return self._all("score")
+
+    def learn(self, learning_rate: float, advantages: Moments) -> list[Update]:
+        """Let all workers learn, minibatch by minibatch together."""
+        return self._all("learn", learning_rate, advantages)
+
+    def publish(self, observations: Moments) -> None:
+        """Give every worker the observations of all, for its normaliser."""
+        self._all("publish", observations)
+
+    def evaluate(self, starts: int, seed: int) -> list[Episodes]:
+        """Run whole episodes of the present policy, each worker from its share of the starts."""
+        count = len(self._workers)
+        shares = [starts // count + (rank < starts % count) for rank in range(count)]
+        return self._each("evaluate", [(share, seed + rank) for rank, share in enumerate(shares)])
+
+    def states(self) -> list[WorkerState]:
+        """Return what each worker needs to go on exactly from here."""
+        return self._all("state")
+
+    def learner(self) -> dict[str, Arrays]:
+        """Return weights and optimiser; those of the first worker, because all have the same."""
+        return self._wait([self._workers[0].learner_state.remote()])[0]
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on exactly from a checkpoint."""
+        learner = {role: checkpoint.arrays[role] for role in ("weights", "learner")}
+        states = [
+            WorkerState(arrays=arrays, generator=generator)
+            for arrays, generator in zip(checkpoint.workers, checkpoint.state.generators, strict=True)
+        ]
+        self._each("load_state", [(learner, state) for state in states])
+
+    def weights_sha256(self) -> list[str]:
+        """Return a digest of each worker's weights; equal, or the replicas have drifted apart."""
+        return self._all("weights_sha256")
+
+    def process_ids(self) -> list[int]:
+        """Return the workers' process ids."""
+        return self._all("process_id")
+
+    def _all(self, method: str, *args: object) -> list[Any]:
+        """Call `method` of every worker with the same arguments."""
+        return self._each(method, [args] * len(self._workers))
+
+    def _each(self, method: str, args_of_rank: Sequence[tuple[object, ...]]) -> list[Any]:
+        """Call `method` of every worker, each with arguments of its own."""
+        return self._wait(
+            [getattr(worker, method).remote(*args) for worker, args in zip(self._workers, args_of_rank, strict=True)]
+        )
+
+    def _wait(self, calls: Sequence[Any]) -> list[Any]:
+        """Wait for all answers.
+
+        Raises:
+            WorkerLostError: A worker died.
+        """
+        try:
+            return ray.get(list(calls))
+        except RayError as error:
+            raise _cause(error, calls) from error
+
+
+def _cause(first: RayError, calls: Sequence[Any]) -> Exception:
+    """Return the error to raise for a failed call.
+
+    When a worker dies, the others fail too, waiting for its gradient: the death is the cause, whichever came first.
+    """
+    failures = [first, *(failure for call in calls if (failure := _failure(call)) is not None)]
+    if any(isinstance(failure, RayActorError) for failure in failures):
+        return WorkerLostError("a worker process died (killed, or out of memory)")
+    cause: object = getattr(first, "cause", None) if isinstance(first, RayTaskError) else None
+    return cause if isinstance(cause, Exception) else first
+
+
+def _failure(call: Any) -> RayError | None:
+    try:
+        ray.get(call)
+    except RayError as error:
+        return error
+    return None
+
+
+@contextmanager
+def colocated(config: TrainConfig, *, num_threads: int = 1) -> Generator[Colocated]:
+    """Start Ray and the workers; stop both when the block ends, however it ends."""
+    with local_cluster(config.num_workers) as folder:
+        yield Colocated(config, folder / "gloo", num_threads)

@@ -1,0 +1,210 @@
+"""`sim2real train`, `sim2real evaluate`, `sim2real export`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from sim2real.command import Outcome
+from sim2real.errors import InputError
+
+if TYPE_CHECKING:
+    from sim2real_train.config import TrainConfig
+
+__all__ = ["EvaluateArgs", "ExportArgs", "TrainArgs", "run_evaluate", "run_export", "run_train"]
+
+
+@dataclass(frozen=True)
+class TrainArgs:
+    """Learn a policy by PPO in simulation.
+
+    OUT gets checkpoint/, metrics.jsonl and tensorboard/. Ctrl-C leaves the last checkpoint whole; the same command with
+    --resume goes on from it exactly.
+    """
+
+    task: tyro.conf.Positional[str]
+    """Name of the task; `sim2real tasks` lists them."""
+    out: Path
+    """Folder of the run."""
+    randomization: Path | None = None
+    """Ranges that each episode's physics is drawn from, from `sim2real calib fit`; without it, the nominal robot."""
+    iterations: int = 200
+    """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps."""
+    num_envs: int = 256
+    """Environments of all workers together."""
+    num_steps: int = 32
+    """Control steps per environment and iteration."""
+    workers: int = 2
+    """Processes that simulate and learn together; results depend on their number, and repeat for the same one."""
+    seed: int = 0
+    """Seeds every draw."""
+    command_delay: tuple[float, float] = (0.0, 0.02)
+    """Range of the delay [s] of commands in training; widens the calibrated one, since runtime and wire add theirs."""
+    recurrent: Literal["none", "gru"] = "none"
+    """Whether the policy has a memory."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+    learning_rate: float = 1e-3
+    """Of the first iteration; later ones follow the policy's change."""
+    discount: float = 0.98
+    """How much a reward counts one control step later."""
+    save_every: int = 25
+    """Iterations between checkpoints."""
+    evaluate_every: int = 50
+    """Iterations between measurements of the success rate."""
+    resume: bool = False
+    """Go on from the checkpoint in OUT."""
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """Make a policy bundle from a checkpoint: ONNX, contract, golden vectors, hashes, signature.
+
+    The exported policy must compute what was trained, on ONNX Runtime and on the robot's engine, over sequences of raw
+    measurements; otherwise nothing is written and the exit code is 1.
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Checkpoint folder of a run, e.g. runs/demo/train/checkpoint."""
+    out: Path
+    """Where the bundle goes, e.g. policy.s2r."""
+    signing_key: Path | None = None
+    """Secret key from `sim2real keygen`; without it, a one-time key that shows integrity but not who signed."""
+    seed: int = 0
+    """Seeds the golden run."""
+
+
+@dataclass(frozen=True)
+class EvaluateArgs:
+    """Measure a policy's success rate over whole episodes from random starts; the verdict is its lower limit.
+
+    Each episode has a start and a plant of its own. The policy acts without exploration noise, measurements are noisy.
+    """
+
+    policy: tyro.conf.Positional[Path]
+    """A bundle, or the checkpoint folder of a run."""
+    randomization: Path | None = None
+    """Ranges that the plants are drawn from, from `sim2real calib fit`; without it, the nominal robot."""
+    starts: int = 256
+    """Number of episodes."""
+    min_success: float = 0.95
+    """Smallest success rate that passes."""
+    seed: int = 1
+    """Seeds starts, plants and noise."""
+
+
+def run_train(args: TrainArgs) -> Outcome:
+    """Train; the outcome is a `TrainResult`."""
+    from sim2real_train.trainer import Schedule, train
+
+    _check_train(args)
+    schedule = Schedule(iterations=args.iterations, save_every=args.save_every, evaluate_every=args.evaluate_every)
+    result = train(_train_config(args), schedule, args.out.absolute(), resume=args.resume)
+    verdict = result.evaluation
+    return Outcome(
+        passed=True,
+        result=result,
+        summary=(
+            f"trained {result.task}: {result.iterations} iterations, {result.env_steps:,} control steps, "
+            f"{result.wall_seconds:.0f} s on {result.num_workers} workers\n"
+            f"success on {verdict.starts} plants of the training ranges: {verdict.success_rate:.1%} "
+            f"({verdict.criterion})\n"
+            f"checkpoint: {result.checkpoint}"
+        ),
+    )
+
+
+def _train_config(args: TrainArgs) -> TrainConfig:
+    from sim2real.randomization import read_randomization
+    from sim2real.tasks import get_task
+    from sim2real_train.config import TrainConfig
+    from sim2real_train.models import ModelConfig
+    from sim2real_train.ppo import PpoConfig
+
+    task = get_task(args.task)
+    ranges = None if args.randomization is None else read_randomization(args.randomization)
+    if ranges is not None and ranges.robot != task.robot:
+        raise InputError(
+            f"{args.randomization}: is of robot {ranges.robot!r}, but task {args.task} needs {task.robot!r}"
+        )
+    return TrainConfig(
+        task=args.task,
+        seed=args.seed,
+        num_envs=args.num_envs,
+        num_workers=args.workers,
+        command_delay=args.command_delay,
+        randomization=ranges,
+        model=ModelConfig(hidden=args.hidden, recurrent=args.recurrent),
+        ppo=PpoConfig(num_steps=args.num_steps, learning_rate=args.learning_rate, discount=args.discount),
+    )
+
+
+def _check_train(args: TrainArgs) -> None:
+    for name in ("iterations", "num_envs", "num_steps", "workers", "save_every", "evaluate_every"):
+        if getattr(args, name) < 1:
+            raise InputError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
+    if args.num_envs % args.workers:
+        raise InputError(f"--num-envs: expected a multiple of --workers ({args.workers}), got {args.num_envs}")
+    if not 0.0 <= args.command_delay[0] <= args.command_delay[1]:
+        raise InputError(f"--command-delay: expected 0 <= low <= high [s], got {args.command_delay}")
+    if not 0.0 < args.discount < 1.0:
+        raise InputError(f"--discount: expected a number between 0 and 1, got {args.discount}")
+    if not (args.learning_rate > 0.0 and math.isfinite(args.learning_rate)):
+        raise InputError(f"--learning-rate: expected a number > 0, got {args.learning_rate}")
+    if min(args.hidden, default=0) < 1:
+        raise InputError(f"--hidden: expected widths of at least 1, got {args.hidden}")
+
+
+def run_export(args: ExportArgs) -> Outcome:
+    """Export; the outcome is an `ExportResult`."""
+    from sim2real.signing import load_signing_key
+    from sim2real_train.export import export
+
+    key = None if args.signing_key is None else load_signing_key(args.signing_key)
+    result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed)
+    lines = [
+        f"{'ok  ' if each.passed else 'FAIL'} {each.engine}, measurements: {each.measurements}: "
+        f"{each.steps} steps, largest error {each.error:.1e} (allowed {each.tolerance:.0e})"
+        for each in result.parity
+    ]
+    if result.passed:
+        lines.append(f"wrote {args.out}: contract {result.contract_sha256[:12]}…, ONNX opset {result.opset}")
+    else:
+        lines.append("wrote nothing: the exported policy does not compute what was trained")
+    return Outcome(passed=result.passed, result=result, summary="\n".join(["parity with the trained network:", *lines]))
+
+
+def run_evaluate(args: EvaluateArgs) -> Outcome:
+    """Evaluate; the outcome is an `Evaluation`."""
+    from sim2real.randomization import read_randomization
+    from sim2real_train.evaluate import evaluate
+    from sim2real_train.subject import load_subject
+
+    if args.starts < 1:
+        raise InputError(f"--starts: expected at least 1, got {args.starts}")
+    if not 0.0 <= args.min_success <= 1.0:
+        raise InputError(f"--min-success: expected a number from 0 to 1, got {args.min_success}")
+    policy, task = load_subject(args.policy)
+    ranges = None if args.randomization is None else read_randomization(args.randomization)
+    result = evaluate(policy, task, starts=args.starts, seed=args.seed, randomization=ranges)
+    passed = result.success_rate >= args.min_success
+    low, high = result.success_interval
+    plants = "the nominal plant" if ranges is None else "plants drawn from the calibrated ranges"
+    return Outcome(
+        passed=passed,
+        result=result,
+        summary=(
+            f"{'pass' if passed else 'FAIL'}: {result.successes} of {result.starts} starts on {plants} succeed: "
+            f"{result.success_rate:.1%} (95 % interval {low:.1%} to {high:.1%}; asked for {args.min_success:.0%})\n"
+            f"success: {result.criterion}\n"
+            f"time to the goal: median {_seconds(result.median_time)}, 95th percentile {_seconds(result.p95_time)}"
+        ),
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "never reached" if value is None else f"{value:.2f} s"

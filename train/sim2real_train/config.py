@@ -1,0 +1,72 @@
+"""What a training run is made from: plain data, kept in every checkpoint, equal or refused on resume."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from sim2real import __version__
+from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
+from sim2real_train.models import ModelConfig
+from sim2real_train.ppo import PpoConfig
+
+__all__ = ["TrainConfig", "config_sha256", "training_ranges"]
+
+
+class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the learned weights depend on, but the number of iterations."""
+
+    task: str
+    """Name of the task."""
+    seed: int
+    """Seeds every draw."""
+    num_envs: int
+    """Environments of all workers together."""
+    num_workers: int
+    """Processes that each own a share of the environments and a replica of the learner."""
+    command_delay: tuple[float, float]
+    """Range of the delay [s] of commands in training; widens the one of `randomization`."""
+    randomization: RandomizationFile | None
+    """Ranges of the physics of each episode; None: the robot's nominal parameters."""
+    model: ModelConfig
+    ppo: PpoConfig
+
+
+def config_sha256(config: TrainConfig) -> str:
+    """Return the hex digest of the configuration's JSON."""
+    return hashlib.sha256(msgspec.json.encode(config)).hexdigest()
+
+
+def training_ranges(config: TrainConfig, robot: str) -> RandomizationFile:
+    """Return the ranges that training draws from: the calibrated ones, with commands delayed at least as configured.
+
+    A calibration knows the robot's own delay. The runtime, the wire and the machine add theirs.
+    """
+    ranges = config.randomization or RandomizationFile(
+        schema_version=1,
+        robot=robot,
+        toolkit_version=__version__,
+        parameters=(),
+        log_parameters=(),
+        logs=(),
+        fit_position_mae=0.0,
+        held_out=(),
+    )
+    low, high = config.command_delay
+    for parameter in ranges.parameters:
+        if parameter.name == COMMAND_DELAY:
+            low, high = min(low, parameter.low), max(high, parameter.high)
+    delay = ParameterRange(
+        name=COMMAND_DELAY,
+        unit="s",
+        nominal=low,
+        low=low,
+        high=high,
+        distribution="uniform",
+        identified=False,
+        how="Configured for training: what the runtime and the wire may add.",
+        delays="command",
+    )
+    kept = tuple(parameter for parameter in ranges.parameters if parameter.name != COMMAND_DELAY)
+    return msgspec.structs.replace(ranges, parameters=(*kept, delay))

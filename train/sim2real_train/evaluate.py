@@ -1,0 +1,147 @@
+"""How good a policy is: whole episodes from many random starts, with the deterministic action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sim2real.randomization import RandomizationFile
+from sim2real.tasks import Task, TaskEnv
+
+__all__ = ["BatchPolicy", "Episodes", "Evaluation", "evaluate", "judge", "run_episodes", "wilson_interval"]
+
+
+class BatchPolicy(Protocol):
+    """A policy that acts in N environments at once, with the memory of each."""
+
+    def reset(self, num_envs: int) -> None:
+        """Begin an episode in `num_envs` environments."""
+        ...
+
+    def act(self, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the actions, shape (N, A), for raw observations, shape (N, O)."""
+        ...
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict over all starts."""
+
+    starts: int
+    successes: int
+    success_rate: float
+    success_interval: tuple[float, float]
+    """95 % Wilson interval of the success rate."""
+    mean_return: float
+    """Mean sum of rewards of an episode."""
+    median_time: float | None
+    """Median time [s] from the start until the goal holds to the end; None: not within half of the episodes."""
+    p95_time: float | None
+    """The same for the 95th percentile; None: not within 95 % of the episodes."""
+    criterion: str
+    """What success asks for, in words."""
+
+
+class Episodes(msgspec.Struct, frozen=True, kw_only=True):
+    """What each of some episodes came to; lists of equal length."""
+
+    success: list[bool]
+    time_to_goal: list[float]
+    """Time [s] from which the goal holds to the end; infinite where it does not."""
+    returns: list[float]
+    """Sums of rewards."""
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return the Wilson score interval of a proportion; `z` is the normal quantile, by default of 95 %.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference" (1927).
+    """
+    rate = successes / trials
+    # (p + z²/2n ± z √(p (1 − p) / n + z²/4n²)) / (1 + z²/n)
+    centre = rate + z * z / (2 * trials)
+    margin = z * math.sqrt(rate * (1.0 - rate) / trials + z * z / (4 * trials * trials))
+    scale = 1.0 + z * z / trials
+    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
+
+
+def evaluate(
+    policy: BatchPolicy,
+    task: Task,
+    *,
+    starts: int = 256,
+    seed: int = 0,
+    randomization: RandomizationFile | None = None,
+    num_threads: int = 1,
+) -> Evaluation:
+    """Run one whole episode from each of `starts` random states, each on a plant of its own, and judge them.
+
+    Args:
+        policy: What acts.
+        task: What it is judged by.
+        starts: Number of episodes.
+        seed: Seeds starts, plants and measurement noise.
+        randomization: Ranges that each episode's plant is drawn from; None: the robot's nominal parameters.
+        num_threads: Threads that step the simulation.
+    """
+    episodes = run_episodes(
+        policy, task, starts=starts, seed=seed, randomization=randomization, num_threads=num_threads
+    )
+    return judge([episodes], task)
+
+
+def run_episodes(
+    policy: BatchPolicy,
+    task: Task,
+    *,
+    starts: int,
+    seed: int,
+    randomization: RandomizationFile | None,
+    num_threads: int = 1,
+) -> Episodes:
+    """Run the episodes of `evaluate`."""
+    env = TaskEnv(task, starts, seed=seed, randomization=randomization, num_threads=num_threads)
+    num_steps = env.episode_steps
+    # The judge looks at the last state too, which a restart would overwrite.
+    env.episode_steps = num_steps + 1
+    positions = np.empty((num_steps + 1, *env.joint_pos.shape))
+    returns = np.zeros(starts)
+    alive = np.ones(starts, np.bool_)
+    policy.reset(starts)
+    observation = env.observer.observation
+    for step in range(num_steps):
+        positions[step] = env.joint_pos
+        result = env.step(policy.act(observation))
+        observation = result.observation
+        returns += result.reward * alive
+        alive &= ~result.terminated
+    positions[num_steps] = env.joint_pos
+    success = task.success(positions, env.control_period) & alive
+    times = np.where(alive, task.time_to_goal(positions, env.control_period), np.inf)
+    return Episodes(success=success.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
+
+
+def judge(parts: Sequence[Episodes], task: Task) -> Evaluation:
+    """Return the verdict over the episodes of all `parts`."""
+    success = [value for part in parts for value in part.success]
+    times = np.array([value for part in parts for value in part.time_to_goal])
+    return Evaluation(
+        starts=len(success),
+        successes=sum(success),
+        success_rate=sum(success) / len(success),
+        success_interval=wilson_interval(sum(success), len(success)),
+        mean_return=float(np.mean([value for part in parts for value in part.returns])),
+        median_time=_quantile(times, 0.5),
+        p95_time=_quantile(times, 0.95),
+        criterion=task.success_criterion,
+    )
+
+
+def _quantile(times: npt.NDArray[np.float64], share: float) -> float | None:
+    """The smallest time that `share` of all episodes do not exceed."""
+    value = float(np.sort(times)[math.ceil(share * len(times)) - 1])
+    return value if math.isfinite(value) else None

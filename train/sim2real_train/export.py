@@ -1,0 +1,161 @@
+"""From a checkpoint to a policy bundle: contract, ONNX, golden vectors, parity; signed and written only if it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from sim2real.action import ActionMapper
+from sim2real.bundle import Golden, write_bundle
+from sim2real.contract import PolicyContract, contract_hash
+from sim2real.layout import command_shape
+from sim2real.observation import ObservationBuilder
+from sim2real.tasks import Task, TaskEnv, get_task
+from sim2real_train.checkpoint import Checkpoint, read_checkpoint
+from sim2real_train.config import config_sha256
+from sim2real_train.models import Actor
+from sim2real_train.onnx_graph import OPSET, actor_to_onnx
+from sim2real_train.parity import Parity, prove
+from sim2real_train.policy import TorchPolicy
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["GOLDEN_STEPS", "ExportResult", "actor_of", "contract_of", "export", "record_golden"]
+
+GOLDEN_STEPS: Final = 600
+"""Control steps of the golden run, in two episodes."""
+
+
+class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sim2real export` reports."""
+
+    bundle: Path | None
+    """None: parity failed, and nothing was written."""
+    task: str
+    checkpoint_sha256: str
+    contract_sha256: str
+    opset: int
+    onnx_bytes: int
+    parity: tuple[Parity, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every comparison is within its tolerance."""
+        return all(each.passed for each in self.parity)
+
+
+def export(
+    checkpoint_folder: Path, out: Path, *, signing_key: Ed25519PrivateKey | None = None, seed: int = 0
+) -> ExportResult:
+    """Write the bundle of a checkpoint's policy to `out`, if it computes what was trained.
+
+    Args:
+        checkpoint_folder: `checkpoint/` of a run.
+        out: Where the bundle goes: one zip file, or a folder if a bundle folder is there already.
+        signing_key: Secret key; None: a one-time key, which shows integrity but not who signed.
+        seed: Seeds the golden run's start states and noise.
+
+    Raises:
+        InputError: The checkpoint is missing or damaged, or the bundle cannot be written.
+    """
+    checkpoint = read_checkpoint(checkpoint_folder)
+    task = get_task(checkpoint.state.config.task)
+    actor = actor_of(checkpoint)
+    contract = contract_of(checkpoint, task, actor)
+    onnx = actor_to_onnx(actor, contract)
+    golden = record_golden(actor, task, contract, seed=seed)
+    parity = prove(actor, contract, onnx, golden)
+    result = ExportResult(
+        bundle=None,
+        task=task.name,
+        checkpoint_sha256=checkpoint.weights_sha256,
+        contract_sha256=contract_hash(contract).hex(),
+        opset=OPSET,
+        onnx_bytes=len(onnx),
+        parity=parity,
+    )
+    if not result.passed:
+        return result
+    write_bundle(
+        out,
+        contract=contract,
+        models={"float32": onnx},
+        golden=golden,
+        created_by="sim2real export",
+        signing_key=signing_key,
+    )
+    return msgspec.structs.replace(result, bundle=out)
+
+
+def actor_of(checkpoint: Checkpoint) -> Actor:
+    """Return the actor that a checkpoint holds the weights of."""
+    config = checkpoint.state.config
+    task = get_task(config.task)
+    model = task.contract(task.identity(checkpoint_sha256="0" * 64, config_sha256="0" * 64)).model
+    actor = Actor(config.model, model.observation_size, model.action_size)
+    prefix = "actor."
+    actor.load_state_dict(
+        {
+            name.removeprefix(prefix): torch.tensor(array)
+            for name, array in checkpoint.arrays["weights"].items()
+            if name.startswith(prefix)
+        }
+    )
+    return actor.requires_grad_(False)
+
+
+def contract_of(checkpoint: Checkpoint, task: Task, actor: Actor) -> PolicyContract:
+    """Return the contract of a checkpoint's policy: the task's, with this network's state and these hashes."""
+    identity = task.identity(
+        checkpoint_sha256=checkpoint.weights_sha256, config_sha256=config_sha256(checkpoint.state.config)
+    )
+    contract = task.contract(identity)
+    return msgspec.structs.replace(contract, model=actor.contract_model(contract.model))
+
+
+def record_golden(
+    actor: Actor, task: Task, contract: PolicyContract, *, steps: int = GOLDEN_STEPS, seed: int = 0
+) -> Golden:
+    """Drive the task's nominal plant with `actor` and record what every engine must reproduce.
+
+    A second episode begins half way, so that history, last action and recurrent state are reset once in it.
+    Observations and targets are made from the recorded measurements, as the robot's runtime makes them.
+    """
+    env = TaskEnv(task, 1, seed=seed)
+    policy = TorchPolicy(actor)
+    builder, mapper = ObservationBuilder(contract, 1), ActionMapper(contract, 1)
+    joint_pos = builder.signals[:, builder.layout.slices["joint_pos"]]
+    golden = Golden(
+        signals=np.zeros((steps, builder.layout.size)),
+        commands=np.zeros((steps, len(contract.commands))),
+        episode_start=np.zeros(steps, np.bool_),
+        observations=np.zeros((steps, contract.model.observation_size), np.float32),
+        actions=np.zeros((steps, contract.model.action_size), np.float32),
+        targets=np.zeros((steps, *command_shape(contract))),
+    )
+    starts = True
+    for step in range(steps):
+        if step == steps // 2:
+            env.reset()
+            starts = True
+        builder.signals[:] = env.observer.signals
+        builder.commands[:] = env.observer.commands
+        builder.last_action[0] = 0.0 if starts else golden.actions[step - 1]
+        if starts:
+            mapper.reset(joint_pos)
+            policy.reset(1)
+        observation = builder.reset() if starts else builder.update()
+        action = policy.act(observation)
+        golden.signals[step] = builder.signals[0]
+        golden.commands[step] = builder.commands[0]
+        golden.episode_start[step] = starts
+        golden.observations[step] = observation[0]
+        golden.actions[step] = action[0]
+        golden.targets[step] = mapper.apply(action)[0]
+        starts = len(env.step(action).done_ids) > 0
+    return golden

@@ -1,0 +1,46 @@
+"""Generalised advantage estimation over a rollout of T steps in B environments."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["gae"]
+
+
+def gae(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    next_values: torch.Tensor,
+    terminated: torch.Tensor,
+    truncated: torch.Tensor,
+    *,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return advantages and value targets, both of shape [T, B].
+
+    The two ways in which an episode ends differ in the value that follows: after a failure there is none, after the
+    time limit it is that of the episode's last observation. No advantage flows across either.
+
+    Source: Schulman et al., "High-dimensional continuous control using generalized advantage estimation" (2016),
+    eq. 16; time limits: Pardo et al., "Time limits in reinforcement learning" (2018).
+
+    Args:
+        rewards: Rewards, shape [T, B].
+        values: V(s_t), shape [T, B].
+        next_values: V of the observation that step t led to, before any reset, shape [T, B].
+        terminated: The episode failed or ended in step t, shape [T, B], bool.
+        truncated: The episode was cut off after step t, shape [T, B], bool.
+        discount: γ.
+        gae_lambda: λ.
+    """
+    # δ_t = r_t + γ V(s_{t+1}) − V(s_t)
+    deltas = rewards + discount * next_values * ~terminated - values
+    # A_t = δ_t + γ λ A_{t+1}
+    decay = discount * gae_lambda * ~(terminated | truncated)
+    advantages = torch.empty_like(rewards)
+    following = torch.zeros_like(rewards[0])
+    for step in reversed(range(len(rewards))):
+        following = deltas[step] + decay[step] * following
+        advantages[step] = following
+    return advantages, advantages + values

@@ -1,0 +1,125 @@
+"""What each iteration was like, and where it is written: TensorBoard, `metrics.jsonl`, a progress bar."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+__all__ = ["Curve", "Metrics", "MetricsLog", "curve"]
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One iteration, over all workers."""
+
+    iteration: int
+    """From 1."""
+    env_steps: int
+    """Control steps of all environments until the end of this iteration."""
+    wall_seconds: float
+    """Time since the run began, pauses between attempts left out; the one field that two equal runs do not share."""
+    mean_reward: float
+    """Per control step."""
+    mean_return: float | None
+    """Mean sum of rewards of the episodes that ended in this iteration; None: no whole episode has yet."""
+    learning_rate: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    kl: float
+    clip_fraction: float
+    grad_norm: float
+    action_std: float
+    success: float | None
+    """Success rate of the deterministic policy on plants of the training ranges; None: not measured here."""
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """The learning curve as columns, for plots."""
+
+    iteration: list[int]
+    env_steps: list[int]
+    wall_seconds: list[float]
+    mean_reward: list[float]
+    mean_return: list[float | None]
+    success: list[float | None]
+
+
+def curve(metrics: tuple[Metrics, ...]) -> Curve:
+    """Return the columns of `metrics`."""
+    names = Curve.__struct_fields__
+    return Curve(**{name: [getattr(each, name) for each in metrics] for name in names})
+
+
+class MetricsLog:
+    """Writes metrics as they come; `past` ones are written again, so that the files hold each iteration once.
+
+    Args:
+        folder: Gets `metrics.jsonl` and `tensorboard/`; earlier ones are replaced.
+        past: Metrics of the iterations before, from a checkpoint.
+        total: Iterations that there will be.
+        env_steps: Control steps of one iteration, for the rate on the progress bar.
+    """
+
+    def __init__(self, folder: Path, past: tuple[Metrics, ...], *, total: int, env_steps: int) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tqdm import tqdm
+
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        self._env_steps = env_steps
+        self._lines = (folder / "metrics.jsonl").open("wb")
+        self._events = EventFileWriter(str(folder / "tensorboard"))
+        self._bar = tqdm(total=total, initial=len(past), desc="train", unit="it", dynamic_ncols=True, leave=True)
+        self._success: float | None = None
+        for each in past:
+            self._write(each)
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+        self._events.close()
+        self._bar.close()
+
+    def add(self, metrics: Metrics) -> None:
+        """Write one iteration and move the progress bar."""
+        self._write(metrics)
+        self._lines.flush()
+        if metrics.success is not None:
+            self._success = metrics.success
+        rate = self._bar.format_dict["rate"]
+        shown: dict[str, Any] = {"reward": f"{metrics.mean_reward:.2f}"}
+        if metrics.mean_return is not None:
+            shown["return"] = f"{metrics.mean_return:.0f}"
+        if self._success is not None:
+            shown["success"] = f"{self._success:.0%}"
+        if rate:
+            shown["steps/s"] = f"{rate * self._env_steps:,.0f}"
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update()
+
+    def _write(self, metrics: Metrics) -> None:
+        self._lines.write(msgspec.json.encode(metrics) + b"\n")
+        self._events.add_event(_event(metrics))
+
+
+def _event(metrics: Metrics) -> Any:
+    """Return the scalars of an iteration as TensorBoard's `Event`."""
+    # Generated modules without types.
+    events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+    summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+    scalars = msgspec.structs.asdict(metrics)
+    step = scalars.pop("iteration")
+    values = [
+        summaries.Summary.Value(tag=name, simple_value=value) for name, value in scalars.items() if value is not None
+    ]
+    return events.Event(step=step, wall_time=time.time(), summary=summaries.Summary(value=values))

@@ -1,0 +1,47 @@
+"""What `sim2real evaluate` is given: a bundle or a checkpoint, loaded as a policy and its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sim2real.bundle import read_bundle
+from sim2real.contract import PolicyContract
+from sim2real.errors import InputError
+from sim2real.tasks import Task, get_task
+from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
+from sim2real_train.evaluate import BatchPolicy
+from sim2real_train.export import actor_of
+from sim2real_train.policy import OnnxPolicy, TorchPolicy
+
+__all__ = ["load_subject"]
+
+
+def load_subject(path: Path) -> tuple[BatchPolicy, Task]:
+    """Load the policy of a bundle or of a checkpoint folder, and the task it was trained for.
+
+    Raises:
+        InputError: Neither, or damaged, or of a task that has changed since.
+        BundleError: The bundle does not pass its checks.
+    """
+    if has_checkpoint(path):
+        checkpoint = read_checkpoint(path)
+        return TorchPolicy(actor_of(checkpoint)), get_task(checkpoint.state.config.task)
+    bundle = read_bundle(path)
+    task = get_task(bundle.contract.identity.task)
+    _check_task(path, bundle.contract, task)
+    if "float32" not in bundle.models:
+        raise InputError(f"{path}: holds no float32 model to evaluate, only {', '.join(bundle.models)}")
+    return OnnxPolicy(bundle.models["float32"], bundle.contract.model), task
+
+
+def _check_task(path: Path, contract: PolicyContract, task: Task) -> None:
+    """The simulation builds observations by the task's contract: it must be the bundle's, but for the network."""
+    present = msgspec.structs.replace(task.contract(contract.identity), model=contract.model)
+    differing = [name for name in PolicyContract.__struct_fields__ if getattr(present, name) != getattr(contract, name)]
+    if differing:
+        raise InputError(
+            f"{path}: its contract differs from that of task {task.name} in {', '.join(differing)}; evaluate it with "
+            f"sim2real {contract.identity.toolkit_version}, which exported it, or train and export anew"
+        )

@@ -1,0 +1,222 @@
+"""The controller: collect, score, learn, publish, until the iterations are done."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from sim2real import __version__
+from sim2real.errors import InputError, Sim2RealError
+from sim2real.randomization import RandomizationFile
+from sim2real.tasks import get_task
+from sim2real_train.checkpoint import Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
+from sim2real_train.colocated import Colocated, WorkerLostError, colocated
+from sim2real_train.config import TrainConfig
+from sim2real_train.evaluate import Evaluation, judge
+from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve
+from sim2real_train.moments import merge
+from sim2real_train.ppo import Update, adapt_learning_rate
+
+__all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
+
+
+class TrainingStoppedError(Sim2RealError):
+    """Training ended early; the message says how to go on."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When things happen; none of it changes what is learned."""
+
+    iterations: int
+    """Iterations in all, those before a resume included."""
+    save_every: int = 25
+    """Iterations between checkpoints."""
+    evaluate_every: int = 25
+    """Iterations between measurements of the success rate."""
+    evaluate_starts: int = 64
+    """Episodes of each."""
+    num_threads: int = 1
+    """Threads of each worker that step its simulation."""
+
+
+class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sim2real train` reports."""
+
+    task: str
+    checkpoint: Path
+    weights_sha256: str
+    iterations: int
+    env_steps: int
+    wall_seconds: float
+    num_workers: int
+    evaluation: Evaluation
+    """Of the last policy, on plants of the training ranges."""
+    curve: Curve
+
+
+def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = False) -> TrainResult:
+    """Train a policy; `out` gets `checkpoint/`, `metrics.jsonl` and `tensorboard/`.
+
+    Args:
+        config: What is trained.
+        schedule: For how long, and when checkpoints are saved.
+        out: Folder of the run.
+        resume: Go on from the checkpoint in `out`, exactly.
+
+    Raises:
+        InputError: `out` holds a run already, or none to resume, or one of another configuration.
+        TrainingStoppedError: Interrupted, or a worker died; the message says how to go on.
+    """
+    start = _resumed(config, schedule, out) if resume else _fresh(out)
+    try:
+        with colocated(config, num_threads=schedule.num_threads) as workers:
+            run = _Run(config, schedule, out, workers, start)
+            run.iterate()
+            return run.result()
+    except KeyboardInterrupt:
+        raise TrainingStoppedError(f"interrupted; {_how_to_go_on(out)}") from None
+    except WorkerLostError as error:
+        raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
+
+
+class _Run:
+    """One attempt at a run, from its start or from a checkpoint."""
+
+    def __init__(
+        self, config: TrainConfig, schedule: Schedule, out: Path, workers: Colocated, start: Checkpoint | None
+    ) -> None:
+        self.config = config
+        self.schedule = schedule
+        self.out = out
+        self.workers = workers
+        self.metrics: list[Metrics] = []
+        self.learning_rate = config.ppo.learning_rate
+        self.began = time.monotonic()
+        self.saved: State | None = None
+        if start is not None:
+            workers.load(start)
+            self.metrics = list(start.state.metrics)
+            self.learning_rate = start.state.learning_rate
+            self.began -= start.state.wall_seconds
+            self.saved = start.state
+
+    def iterate(self) -> None:
+        """Learn until the schedule's iterations are done; save on the way and at the end."""
+        steps = self.config.num_envs * self.config.ppo.num_steps
+        total = self.schedule.iterations
+        with MetricsLog(self.out, tuple(self.metrics), total=total, env_steps=steps) as log:
+            while len(self.metrics) < total:
+                self.metrics.append(self._iteration(len(self.metrics) + 1))
+                log.add(self.metrics[-1])
+                if len(self.metrics) % self.schedule.save_every == 0 or len(self.metrics) == total:
+                    self._save()
+
+    def _iteration(self, number: int) -> Metrics:
+        """Collect, score, learn, publish."""
+        collected = self.workers.collect()
+        advantages = merge(self.workers.score())
+        learning_rate = self.learning_rate
+        update = _mean(self.workers.learn(learning_rate, advantages))
+        self.learning_rate = adapt_learning_rate(learning_rate, update.kl, self.config.ppo)
+        self.workers.publish(merge(each.observations for each in collected))
+        due = number % self.schedule.evaluate_every == 0
+        returns = [value for each in collected for value in each.episode_returns]
+        return Metrics(
+            iteration=number,
+            env_steps=number * self.config.num_envs * self.config.ppo.num_steps,
+            wall_seconds=time.monotonic() - self.began,
+            mean_reward=float(np.mean([each.mean_reward for each in collected])),
+            mean_return=float(np.mean(returns)) if returns else None,
+            learning_rate=learning_rate,
+            success=self._evaluate(self.schedule.evaluate_starts).success_rate if due else None,
+            **msgspec.structs.asdict(update),
+        )
+
+    def _evaluate(self, starts: int) -> Evaluation:
+        return judge(self.workers.evaluate(starts, self.config.seed), get_task(self.config.task))
+
+    def _save(self) -> None:
+        states = self.workers.states()
+        arrays = self.workers.learner() | {f"worker-{rank}": state.arrays for rank, state in enumerate(states)}
+        state = State(
+            schema_version=1,
+            toolkit_version=__version__,
+            config=self.config,
+            iteration=len(self.metrics),
+            learning_rate=self.learning_rate,
+            wall_seconds=time.monotonic() - self.began,
+            metrics=tuple(self.metrics),
+            generators=tuple(state.generator for state in states),
+            members={},
+        )
+        self.saved = write_checkpoint(_checkpoint(self.out), state, arrays)
+
+    def result(self) -> TrainResult:
+        """Judge the last policy and sum the run up."""
+        assert self.saved is not None
+        return TrainResult(
+            task=self.config.task,
+            checkpoint=_checkpoint(self.out),
+            weights_sha256=self.saved.members["weights"].sha256,
+            iterations=self.saved.iteration,
+            env_steps=self.metrics[-1].env_steps,
+            wall_seconds=time.monotonic() - self.began,
+            num_workers=self.config.num_workers,
+            evaluation=self._evaluate(256),
+            curve=curve(tuple(self.metrics)),
+        )
+
+
+def _mean(updates: list[Update]) -> Update:
+    names = Update.__struct_fields__
+    return Update(**{name: float(np.mean([getattr(update, name) for update in updates])) for name in names})
+
+
+def _checkpoint(out: Path) -> Path:
+    return out / "checkpoint"
+
+
+def _fresh(out: Path) -> None:
+    if has_checkpoint(_checkpoint(out)):
+        raise InputError(f"{out}: holds a run already; go on with it by --resume, or choose another --out")
+
+
+def _resumed(config: TrainConfig, schedule: Schedule, out: Path) -> Checkpoint:
+    if not has_checkpoint(_checkpoint(out)):
+        raise InputError(f"{out}: holds no checkpoint to go on from; train without --resume")
+    checkpoint = read_checkpoint(_checkpoint(out))
+    differing = _differences(checkpoint.state.config, config)
+    if differing:
+        raise InputError(
+            f"{out}: was trained with other settings: {'; '.join(differing)}; give the same ones again, or choose "
+            "another --out"
+        )
+    if checkpoint.state.iteration > schedule.iterations:
+        raise InputError(
+            f"{out}: is at iteration {checkpoint.state.iteration} already; ask for at least as many --iterations"
+        )
+    return checkpoint
+
+
+def _differences(was: msgspec.Struct, now: msgspec.Struct, path: str = "") -> list[str]:
+    """Return a phrase for each field in which two configurations of the same type differ."""
+    phrases: list[str] = []
+    for name in was.__struct_fields__:
+        old, new = getattr(was, name), getattr(now, name)
+        if isinstance(old, RandomizationFile) or isinstance(new, RandomizationFile):
+            phrases += [f"{path}{name} is not the same file"] if old != new else []
+        elif isinstance(old, msgspec.Struct):
+            phrases += _differences(old, new, f"{path}{name}.")
+        elif old != new:
+            phrases.append(f"{path}{name} was {old!r}, now {new!r}")
+    return phrases
+
+
+def _how_to_go_on(out: Path) -> str:
+    if not has_checkpoint(_checkpoint(out)):
+        return "no checkpoint was saved yet: train anew"
+    iteration = read_checkpoint(_checkpoint(out)).state.iteration
+    return f"the checkpoint of iteration {iteration} is whole: the same command with --resume goes on from it"
