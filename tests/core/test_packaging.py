@@ -20,6 +20,9 @@ import pytest
 
 from tests.edge import policies
 
+# What is not in pip's cache is fetched, which may take its time.
+pytestmark = pytest.mark.timeout(400)
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "sim2real": ROOT / "sim2real",
@@ -60,7 +63,7 @@ def robot(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([oldest_python(), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
     done = subprocess.run(
-        [*pip, "install", "--quiet", f"{wheel}[edge]"], capture_output=True, text=True, timeout=170, check=False
+        [*pip, "install", "--quiet", f"{wheel}[edge]"], capture_output=True, text=True, timeout=350, check=False
     )
     assert done.returncode == 0, f"needs the package index, or a cache of what it holds: {done.stderr}"
     return folder / "bin"
