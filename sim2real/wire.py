@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import enum
 import struct
-import zlib
 from typing import Final, TypeVar
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -203,6 +203,12 @@ _TYPES: Final[dict[int, MessageType]] = {int(member): member for member in Messa
 _STATUSES: Final = tuple(Status)
 
 
+def _check_shape(values: npt.NDArray[np.float64], shape: tuple[int, ...]) -> None:
+    """Check an array, once: not again with each message that is copied from it or to it."""
+    if values.shape != shape:
+        raise ValueError(f"values: expected shape {shape}, got {values.shape}")
+
+
 class FrameWriter:
     """Writes STATE or COMMAND frames of one shape, always into the same buffer.
 
@@ -219,7 +225,8 @@ class FrameWriter:
         self._values = np.frombuffer(self._buffer, "<f8", offset=HEADER_SIZE).reshape(shape)
         fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, message_type, payload, contract_hash)
         self._buffer[:_CRC_AT] = fixed
-        self._fixed_crc = zlib.crc32(fixed)
+        self._fixed_crc = crc32(fixed)
+        self._source: npt.NDArray[np.float64] | None = None
 
     def write(
         self,
@@ -237,15 +244,16 @@ class FrameWriter:
         Raises:
             ValueError: `values` has another shape than the frames.
         """
-        if values.shape != self._shape:
-            raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
+        if values is not self._source:
+            _check_shape(values, self._shape)
+            self._source = values
         buffer = self._buffer
         self._values[...] = values
         self.sent_ns = sent_ns = now_ns()
         _VARYING.pack_into(
             buffer, _VARYING_AT, status, sequence, answered, scheduled_ns, sensed_ns, sent_ns, received_ns
         )
-        _CRC.pack_into(buffer, _CRC_AT, zlib.crc32(self._checked, self._fixed_crc))
+        _CRC.pack_into(buffer, _CRC_AT, crc32(self._checked, self._fixed_crc))
         return buffer
 
 
@@ -265,14 +273,14 @@ class FrameReader:
         self._shape = shape
         self._size = HEADER_SIZE + 8 * count
         self._fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, message_type, 8 * count, contract_hash)
-        self._fixed_crc = zlib.crc32(self._fixed)
+        self._fixed_crc = crc32(self._fixed)
         self.buffer = bytearray(max(self._size, HEADER_SIZE + MAX_CONTROL_SIZE))
         self._view = memoryview(self.buffer)
         self._checked = self._view[_VARYING_AT : self._size]
         self._values = np.frombuffer(self.buffer, "<f8", count, offset=HEADER_SIZE).reshape(shape)
         self._finite = bytearray(count)
         self._finite_view = np.frombuffer(self._finite, np.bool_).reshape(shape)
-        self._receiver: npt.NDArray[np.float64] | None = None
+        self._target: npt.NDArray[np.float64] | None = None
         self._last_sequence = -1
 
     def restart(self) -> None:
@@ -294,17 +302,18 @@ class FrameReader:
         crc, status, sequence, answered, scheduled, sensed, sent, received_at = _CRC_AND_VARYING.unpack_from(
             self.buffer, _CRC_AT
         )
-        if crc != zlib.crc32(self._checked, self._fixed_crc):
+        if crc != crc32(self._checked, self._fixed_crc):
             return Drop.CORRUPT
         if status >= len(_STATUSES):
             return Drop.UNKNOWN_STATUS
         if sequence <= self._last_sequence:
             return Drop.OLD_SEQUENCE
-        np.isfinite(self._values, out=self._finite_view)
+        np.isfinite(self._values, self._finite_view)
         if 0 in self._finite:
             return Drop.NOT_FINITE
-        if values is not self._receiver:
-            self._check_receiver(values)
+        if values is not self._target:
+            _check_shape(values, self._shape)
+            self._target = values
         values[...] = self._values
         self._last_sequence = sequence
         received.type = self._type
@@ -317,12 +326,6 @@ class FrameReader:
         received.received_ns = received_at
         return self._type
 
-    def _check_receiver(self, values: npt.NDArray[np.float64]) -> None:
-        """Check an array once, not again with each message that is copied to it."""
-        if values.shape != self._shape:
-            raise ValueError(f"values: expected shape {self._shape}, got {values.shape}")
-        self._receiver = values
-
     def _read_other(self, size: int) -> MessageType | Drop:
         """Check a control message, or find out what is wrong with an array's frame."""
         if size < HEADER_SIZE:
@@ -334,7 +337,7 @@ class FrameReader:
             return Drop.WRONG_VERSION
         if size != HEADER_SIZE + payload or size > len(self.buffer):
             return Drop.SHORT if size < HEADER_SIZE + payload else Drop.LONG
-        crc = zlib.crc32(self._view[_VARYING_AT:size], zlib.crc32(self._view[:_CRC_AT]))
+        crc = crc32(self._view[_VARYING_AT:size], crc32(self._view[:_CRC_AT]))
         if _CRC.unpack_from(self.buffer, _CRC_AT)[0] != crc:
             return Drop.CORRUPT
         message_type = _TYPES.get(kind)
@@ -363,7 +366,7 @@ def encode_control(message: Control, contract_hash: bytes) -> bytes:
         )
     fixed = _FIXED.pack(_MAGIC, WIRE_VERSION, TYPE_OF[type(message)], len(payload), contract_hash)
     rest = _VARYING.pack(0, 0, 0, 0, 0, now_ns(), 0) + payload
-    return fixed + _CRC.pack(zlib.crc32(rest, zlib.crc32(fixed))) + rest
+    return fixed + _CRC.pack(crc32(rest, crc32(fixed))) + rest
 
 
 def decode_control(payload: bytes, message_type: type[_C]) -> _C | None:

@@ -20,6 +20,8 @@ from sim2real.wire_messages import Control, Hello, Ping, Pong, Refuse, Start, mi
 __all__ = ["EdgeSocket"]
 
 _CLOCK_ROUNDS: Final = 16
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_STATE: Final = MessageType.STATE
 
 _C = TypeVar("_C", Hello, Pong)
 
@@ -133,25 +135,23 @@ class EdgeSocket(Link):
         return self._receive(values, timeout_ns)
 
     def _admit(self, size: int, values: npt.NDArray[np.float64]) -> int:
-        kind = self._reader.read(size, values, self._received)
-        if kind is not MessageType.STATE:
+        received = self._received
+        kind = self._reader.read(size, values, received)
+        if kind is not _STATE:
             self._note(kind)
             return 0
-        self._to_own_clock(self._received)
+        received.read_ns = received.received_ns = now_ns()
+        if offset_ns := self._offset_ns:
+            received.scheduled_ns -= offset_ns
+            received.sensed_ns -= offset_ns
+            received.sent_ns -= offset_ns
         return 1
 
-    def _receive_frame(self, flags: int) -> int:
-        return self._socket.recv_into(self._reader.buffer, flags=flags)
+    def _receive_frame(self) -> int:
+        return self._socket.recv_into(self._reader.buffer)
 
     def _send_frame(self, frame: bytes | bytearray, receiver: bytes) -> None:
-        self._socket.send(frame, zmq.NOBLOCK)
-
-    def _to_own_clock(self, received: Received) -> None:
-        received.read_ns = received.received_ns = now_ns()
-        if self._offset_ns:
-            received.scheduled_ns -= self._offset_ns
-            received.sensed_ns -= self._offset_ns
-            received.sent_ns -= self._offset_ns
+        self._hand_over(frame, _NOBLOCK)
 
     def _ask(self, question: Callable[[], Control], answer: type[_C], deadline_ns: int) -> _C:
         """Send what `question` makes, again and again, until the plant answers."""

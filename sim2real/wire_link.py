@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -94,9 +95,11 @@ class Link(ABC):
         self._in_session = False
         self._offset_ns = 0
         self._linger_ms = 0
-        self._wait_ms = -1
+        self._timeout_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(kind)
+        # The same send without its Python layer, which serves socket types that these are not.
+        self._hand_over: Callable[[bytes | bytearray, int], object] = super(zmq.Socket, self._socket).send
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, _LONGEST_MESSAGE)
         self._socket.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT)
@@ -158,7 +161,7 @@ class Link(ABC):
         return False
 
     @abstractmethod
-    def _receive_frame(self, flags: int) -> int:
+    def _receive_frame(self) -> int:
         """Receive a frame into the reader's buffer; return its size."""
 
     @abstractmethod
@@ -167,12 +170,7 @@ class Link(ABC):
 
     def _receive(self, values: npt.NDArray[np.float64], timeout_ns: int) -> Received | None:
         """Return the newest message of the peer; wait for one, if none has come yet; or None."""
-        fresh = self._read_all(values) if timeout_ns <= 0 else 0
-        deadline = now_ns() + timeout_ns
-        while not fresh and self._farewell is None and (size := self._take(deadline - now_ns())) >= 0:
-            fresh = self._admit(size, values)
-            if fresh and self._received.read_ns - self._received.sent_ns > _PROMPT_NS:
-                fresh += self._read_all(values)
+        fresh = self._await(values, timeout_ns) if timeout_ns > 0 else self._read_all(values)
         if fresh:
             self.superseded += fresh - 1
             return self._received
@@ -181,6 +179,18 @@ class Link(ABC):
         self._received.type = MessageType.BYE
         self._received.reason = self._farewell
         return self._received
+
+    def _await(self, values: npt.NDArray[np.float64], timeout_ns: int) -> int:
+        """Wait for a message, and read what may be behind it; return how many were admitted. The last one stands."""
+        left_ns = timeout_ns
+        deadline = now_ns() + timeout_ns
+        while self._farewell is None and (size := self._take(left_ns)) >= 0:
+            if self._admit(size, values):
+                received = self._received
+                is_prompt = received.read_ns - received.sent_ns < _PROMPT_NS
+                return 1 if is_prompt else 1 + self._read_all(values)
+            left_ns = deadline - now_ns()
+        return 0
 
     def _read_all(self, values: npt.NDArray[np.float64]) -> int:
         """Read what has arrived, up to a limit; return how many messages were admitted. The last one stands."""
@@ -195,24 +205,17 @@ class Link(ABC):
 
     def _take(self, timeout_ns: int) -> int:
         """Read one message into the reader's buffer; return its size, or -1 if none came in time."""
-        flags = 0
-        if timeout_ns > 0:
-            self._wait(timeout_ns)
-        elif int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
-            flags = zmq.NOBLOCK
-        else:
-            return -1
+        if timeout_ns <= 0:
+            if not int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
+                return -1
+        elif timeout_ns != self._timeout_ns:
+            # In milliseconds, rounded up.
+            self._socket.setsockopt(zmq.RCVTIMEO, -(-timeout_ns // NS_PER_MS))
+            self._timeout_ns = timeout_ns
         try:
-            return self._receive_frame(flags)
+            return self._receive_frame()
         except zmq.Again:
             return -1
-
-    def _wait(self, timeout_ns: int) -> None:
-        """Let the next receive wait for at most so long, rounded up to milliseconds."""
-        milliseconds = -(-timeout_ns // NS_PER_MS)
-        if milliseconds != self._wait_ms:
-            self._socket.setsockopt(zmq.RCVTIMEO, milliseconds)
-            self._wait_ms = milliseconds
 
     def _note(self, kind: MessageType | Drop) -> None:
         """Remember a goodbye; count anything else that is not what was waited for."""

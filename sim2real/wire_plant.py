@@ -24,6 +24,9 @@ __all__ = ["PlantSocket"]
 _SILENCE_NS: Final = 5 * RETRY_NS
 """An edge that has begun a handshake and then says nothing for so long loses its place."""
 _BUSY: Final = "busy: this plant serves another edge already; stop that one, or start another plant elsewhere"
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+_COMMAND: Final = MessageType.COMMAND
 _NOBODY: Final = b""
 """No peer has this identity: those that libzmq gives are never empty."""
 
@@ -136,33 +139,31 @@ class PlantSocket(Link):
         if self._sender != self._peer:
             self._turn_away(size)
             return 0
-        kind = self._reader.read(size, values, self._received)
-        if kind is not MessageType.COMMAND:
+        received = self._received
+        kind = self._reader.read(size, values, received)
+        if kind is not _COMMAND:
             self._note(kind)
             return 0
-        self._to_own_clock(self._received)
+        received.read_ns = now_ns()
+        if offset_ns := self._offset_ns:
+            received.scheduled_ns += offset_ns
+            received.sensed_ns += offset_ns
+            received.sent_ns += offset_ns
+            received.received_ns += offset_ns
         return 1
 
-    def _receive_frame(self, flags: int) -> int:
-        self._sender = self._socket.recv(flags)
+    def _receive_frame(self) -> int:
+        sender = self._sender = self._socket.recv()
         # Asking whether more frames follow costs microseconds, and is not needed after the edge's name: no other
         # peer knows it. Any other first frame may be one that somebody appended to a message.
-        if self._sender == self._peer or self._socket.getsockopt(zmq.RCVMORE):
+        if sender == self._peer or self._socket.getsockopt(zmq.RCVMORE):
             return self._socket.recv_into(self._reader.buffer)
         self._sender = _NOBODY
         return 0
 
     def _send_frame(self, frame: bytes | bytearray, receiver: bytes) -> None:
-        self._socket.send(receiver or self._peer, zmq.SNDMORE | zmq.NOBLOCK)
-        self._socket.send(frame, zmq.NOBLOCK)
-
-    def _to_own_clock(self, received: Received) -> None:
-        received.read_ns = now_ns()
-        if self._offset_ns:
-            received.scheduled_ns += self._offset_ns
-            received.sensed_ns += self._offset_ns
-            received.sent_ns += self._offset_ns
-            received.received_ns += self._offset_ns
+        self._hand_over(receiver or self._peer, _MORE)
+        self._hand_over(frame, _NOBLOCK)
 
     def _meet(self) -> None:
         """Answer the hello just read: take the edge on, refuse it, or let it wait until another one has started."""
