@@ -80,17 +80,22 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the exported model is from the trained one."""
+    """How far one implementation is from the trained network."""
 
-    max_abs_error: float
-    tolerance: float
+    engine: str
+    measurements: str
     steps: int
+    error: float | None
+    """None: not finite."""
+    tolerance: float
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``export``."""
 
-    parity: Parity
+    bundle: str | None
+    """None: the exported policy does not compute what was trained, and nothing was written."""
+    parity: tuple[Parity, ...]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):

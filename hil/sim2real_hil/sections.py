@@ -286,7 +286,8 @@ class ParityError(msgspec.Struct, frozen=True, kw_only=True):
 
     between: str
     """Which two, e.g. ``trainer and ONNX``."""
-    max_abs_error: float
+    error: float
+    """Largest |difference| / max(1, |action|)."""
     tolerance: float
     steps: int
 
@@ -296,24 +297,23 @@ def parity_section(errors: Sequence[ParityError], *, elapsed_s: float) -> Sectio
     return Section(
         title="Parity",
         text=(
-            "The same raw signals through each implementation of the policy, whole sequences at a time; the largest "
-            "absolute difference of an action counts."
+            "The same raw measurements through each implementation of the policy, whole sequences at a time. What "
+            "counts is the largest |difference| / max(1, |action|)."
         ),
         tables=(
             Table(
                 title="Largest difference of an action",
-                columns=("between", "max |difference|", "allowed", "steps"),
+                columns=("between", "difference", "allowed", "steps"),
                 rows=tuple(
-                    (each.between, number(each.max_abs_error, 3), number(each.tolerance, 3), str(each.steps))
-                    for each in errors
+                    (each.between, number(each.error, 3), number(each.tolerance, 3), str(each.steps)) for each in errors
                 ),
             ),
         ),
         verdicts=tuple(
             Verdict(
                 name=f"parity between {each.between}",
-                passed=each.max_abs_error <= each.tolerance,
-                measured=number(each.max_abs_error, 3),
+                passed=each.error <= each.tolerance,
+                measured=number(each.error, 3),
                 allowed=f"≤ {number(each.tolerance, 3)}",
                 advice="the exported graph is not the trained policy: export again, and check custom layers",
             )

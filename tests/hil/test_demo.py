@@ -79,7 +79,9 @@ def test_every_step_leaves_its_part_in_the_report(
     assert verdicts["success on nominal plants"] is False
     assert verdicts["ipc equals in-process"] is True
     assert verdicts["tcp equals in-process"] is True
-    assert verdicts["parity between trainer and ONNX"] is True
+    parity = [passed for name, passed in verdicts.items() if name.startswith("parity between")]
+    assert len(parity) >= 3
+    assert all(parity)
     out = tmp_path / "demo"
     for name in ("randomization.json", "policy.s2r", "report.html", "report.json", "junit.xml", "train", "hil"):
         assert (out / name).exists()
