@@ -91,6 +91,10 @@ class Task(Protocol):
         """Judge whole episodes: joint positions, shape (T, N, J), to True or False, shape (N,)."""
         ...
 
+    def time_to_goal(self, joint_pos: Array, control_period: float) -> Array:
+        """Return the time [s] from which the goal holds to the end, infinite where it does not: (T, N, J) to (N,)."""
+        ...
+
 
 def unpublished(task: Task) -> Identity:
     """Return the identity of a policy that has no checkpoint yet, for use while training."""

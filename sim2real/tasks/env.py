@@ -46,6 +46,7 @@ class TaskEnv:
         randomization: Ranges from which each episode's physics is drawn; None: the robot's nominal parameters.
         noise: Whether measurements carry the task's noise.
         num_threads: Threads that step the simulation.
+        episode_length: Time [s] after which an episode is cut off; None: the task's.
         stagger: Start the first episodes at random ages, so that they do not all end together.
     """
 
@@ -58,13 +59,14 @@ class TaskEnv:
         randomization: RandomizationFile | None = None,
         noise: bool = True,
         num_threads: int = 1,
+        episode_length: float | None = None,
         stagger: bool = False,
     ) -> None:
         self.task = task
         self.num_envs = num_envs
         self.contract: PolicyContract = task.contract(unpublished(task))
         self.control_period = self.contract.timing.control_period_ns * 1e-9
-        self.episode_steps = round(task.episode_length / self.control_period)
+        self.episode_steps = round((episode_length or task.episode_length) / self.control_period)
         self.plant = Plant(self.contract, make_sim(self.contract, num_envs, num_threads=num_threads))
         self.observer = ObservationBuilder(self.contract, num_envs)
         self.mapper = ActionMapper(self.contract, num_envs)

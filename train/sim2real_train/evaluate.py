@@ -104,10 +104,16 @@ def run_episodes(
     num_threads: int = 1,
 ) -> Episodes:
     """Run the episodes of `evaluate`."""
-    env = TaskEnv(task, starts, seed=seed, randomization=randomization, num_threads=num_threads)
-    num_steps = env.episode_steps
-    # The judge looks at the last state too, which a restart would overwrite.
-    env.episode_steps = num_steps + 1
+    env = TaskEnv(
+        task,
+        starts,
+        seed=seed,
+        randomization=randomization,
+        num_threads=num_threads,
+        # The judge looks at the last state too, which a restart would overwrite.
+        episode_length=2.0 * task.episode_length,
+    )
+    num_steps = round(task.episode_length / env.control_period)
     positions = np.empty((num_steps + 1, *env.joint_pos.shape))
     returns = np.zeros(starts)
     alive = np.ones(starts, np.bool_)

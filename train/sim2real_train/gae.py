@@ -37,7 +37,7 @@ def gae(
     # δ_t = r_t + γ V(s_{t+1}) − V(s_t)
     deltas = rewards + discount * next_values * ~terminated - values
     # A_t = δ_t + γ λ A_{t+1}
-    decay = discount * gae_lambda * ~(terminated | truncated)
+    decay = discount * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
     advantages = torch.empty_like(rewards)
     following = torch.zeros_like(rewards[0])
     for step in reversed(range(len(rewards))):

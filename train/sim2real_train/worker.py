@@ -70,6 +70,7 @@ class Worker:
             seed=int(env_seed),
             randomization=training_ranges(config, self.task.robot),
             num_threads=num_threads,
+            episode_length=self.task.training_episode_length,
             stagger=True,
         )
         size = self.env.contract.model
