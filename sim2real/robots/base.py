@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from sim2real import plugins
 from sim2real.errors import InputError
 
 __all__ = ["Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
 
-_MODULES: Final = {"pendulum": "sim2real.robots.pendulum"}
+_BUILT_IN: Final = {"pendulum": "sim2real.robots.pendulum:ROBOT"}
 
 
 class RobotJoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,18 +63,17 @@ class Robot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def robot_names() -> tuple[str, ...]:
-    """Return the names that `get_robot` accepts."""
-    return tuple(_MODULES)
+    """Return the names that `get_robot` accepts: built in, then of installed packages (`sim2real.plugins`)."""
+    return plugins.names("robot", _BUILT_IN)
 
 
 def get_robot(name: str) -> Robot:
     """Return the robot called `name`.
 
     Raises:
-        InputError: There is no such robot.
+        InputError: There is no such robot, or what a package gives is not one.
     """
-    if name not in _MODULES:
-        raise InputError(f"robot {name!r}: unknown; allowed: {', '.join(_MODULES)}")
-    robot = importlib.import_module(_MODULES[name]).ROBOT
-    assert isinstance(robot, Robot)
+    robot = plugins.load("robot", _BUILT_IN, name)
+    if not isinstance(robot, Robot):
+        raise InputError(f"robot {name!r}: expected a sim2real.robots.Robot, got {type(robot).__name__}")
     return robot

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -11,12 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sim2real import plugins
 from sim2real.contract import Identity, PolicyContract
-from sim2real.errors import InputError
 
 __all__ = ["Motion", "Task", "get_task", "task_names", "unpublished"]
 
-_MODULES: Final = {"pendulum-swingup": "sim2real.tasks.pendulum_swingup"}
+_BUILT_IN: Final = {"pendulum-swingup": "sim2real.tasks.pendulum_swingup:TASK"}
 
 Array = npt.NDArray[np.float64]
 
@@ -102,8 +100,8 @@ def unpublished(task: Task) -> Identity:
 
 
 def task_names() -> tuple[str, ...]:
-    """Return the names that `get_task` accepts."""
-    return tuple(_MODULES)
+    """Return the names that `get_task` accepts: built in, then of installed packages (`sim2real.plugins`)."""
+    return plugins.names("task", _BUILT_IN)
 
 
 def get_task(name: str) -> Task:
@@ -112,9 +110,5 @@ def get_task(name: str) -> Task:
     Raises:
         InputError: There is no such task.
     """
-    if name not in _MODULES:
-        close = difflib.get_close_matches(name, _MODULES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"task {name!r}: unknown; allowed: {', '.join(_MODULES)}{hint} (sim2real tasks lists them)")
-    task: Task = importlib.import_module(_MODULES[name]).TASK
+    task: Task = plugins.load("task", _BUILT_IN, name)
     return task
