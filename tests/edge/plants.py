@@ -13,6 +13,7 @@ import numpy as np
 
 from sim2real.bundle import Bundle, read_bundle
 from sim2real.clock import NS_PER_S, Ticker, now_ns
+from sim2real.curve import CurveKeys
 from sim2real.layout import SignalLayout, command_shape
 from sim2real.wire import MessageType, Status
 from sim2real.wire_messages import Mode, make_hello
@@ -37,9 +38,9 @@ class Heard:
 class Plant:
     """A wire end that sends rows of `signals` and keeps what comes back. Used in lockstep or at the control period."""
 
-    def __init__(self, bundle: Bundle, endpoint: str, mode: Mode) -> None:
+    def __init__(self, bundle: Bundle, endpoint: str, mode: Mode, keys: CurveKeys | None = None) -> None:
         self.contract = bundle.contract
-        self.socket = PlantSocket(endpoint, hello=make_hello(bundle.contract, mode=mode))
+        self.socket = PlantSocket(endpoint, hello=make_hello(bundle.contract, mode=mode), keys=keys)
         self.heard = Heard()
         self._command = np.zeros(command_shape(bundle.contract))
         self._sequence = 0
@@ -98,10 +99,10 @@ class Plant:
 
 @contextlib.contextmanager
 def plant_thread(
-    bundle: Bundle, endpoint: str, mode: Mode, serve: Callable[[Plant], None]
+    bundle: Bundle, endpoint: str, mode: Mode, serve: Callable[[Plant], None], keys: CurveKeys | None = None
 ) -> Generator[Plant, None, None]:
     """A bound plant whose `serve` runs in a thread once an edge is there; failures in it fail the test."""
-    plant = Plant(bundle, endpoint, mode)
+    plant = Plant(bundle, endpoint, mode, keys)
 
     def work() -> None:
         plant.accept()

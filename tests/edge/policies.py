@@ -34,8 +34,7 @@ from sim2real.contract import (
 )
 from sim2real.observation import ObservationBuilder
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
-from sim2real.tasks.base import unpublished
-from sim2real.tasks.pendulum_swingup import TASK
+from sim2real.tasks.base import get_task, unpublished
 
 Array = npt.NDArray[np.float64]
 MS = 1_000_000
@@ -125,7 +124,8 @@ def smooth_measurements(contract: PolicyContract, steps: int) -> Array:
 
 def pendulum_contract() -> PolicyContract:
     """The contract of the toolkit's own task."""
-    return TASK.contract(unpublished(TASK))
+    task = get_task("pendulum-swingup")
+    return task.contract(unpublished(task))
 
 
 def mlp(contract: PolicyContract, seed: int = 0, gain: float = 0.1, hidden: int = 32) -> Policy:

@@ -21,6 +21,7 @@ from mcap.reader import make_reader
 
 from sim2real.bundle import Bundle, write_bundle
 from sim2real.clock import NS_PER_S, Ticker, now_ns
+from sim2real.curve import CurveKeys, write_keys
 from sim2real.errors import BundleError, EngineError
 from sim2real.latency import read_latency
 from sim2real.signing import generate_signing_key, load_signing_key
@@ -168,6 +169,24 @@ def test_an_edge_that_is_killed_leaves_a_recording_that_can_be_read(patient: Bun
     assert count is not None
     # The row of the last command may not have been written yet, and the one before not announced.
     assert count >= 48
+
+
+def test_lockstep_with_keys_over_tcp_is_answered_state_by_state(pendulum: Bundle, tmp_path: Path) -> None:
+    write_keys(tmp_path)
+    signals = np.tile(at_rest(pendulum), (50, 1))
+    with plant_thread(
+        pendulum,
+        "tcp://127.0.0.1:*",
+        "lockstep",
+        lambda plant: plant.serve_lockstep(signals),
+        CurveKeys.load(tmp_path, "plant"),
+    ) as plant:
+        words = ("--connect", plant.socket.endpoint, "--mode", "lockstep", "--keys", tmp_path, "--json")
+        with edge_process(pendulum.path, *words) as edge:
+            stdout, stderr = edge.communicate(timeout=60)
+    assert (edge.returncode, stderr) == (0, "")
+    assert (json.loads(stdout)["run"]["ending"], json.loads(stdout)["run"]["ticks"]) == ("bye", 50)
+    assert plant.heard.answered == list(range(50))
 
 
 def test_a_supervisor_that_had_to_damp_is_exit_code_one(patient: Bundle, ipc: str) -> None:
