@@ -30,7 +30,7 @@ __all__ = ["measure"]
 BLOCKS: Final = 50
 ROUNDS: Final = 40
 WARM_UP_BLOCKS: Final = 5
-RUNS: Final = 5
+RUNS: Final = 3
 """Fresh pairs of processes for each number. Their median counts: where a scheduler puts the threads is luck."""
 JOINTS: Final = (1, 12)
 """A pendulum and a quadruped."""

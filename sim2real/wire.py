@@ -142,7 +142,7 @@ TYPE_OF: Final[dict[type[Control], MessageType]] = {
     Start: MessageType.START,
     Bye: MessageType.BYE,
 }
-_C = TypeVar("_C", Hello, Refuse, Ping, Pong, Start, Bye)
+_C = TypeVar("_C", bound=Control)
 
 
 class Received:
