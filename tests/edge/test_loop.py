@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from sim2real_edge.engine import load_engine
 from sim2real_edge.loop import EdgeLoop, Ending, LoopResult, aligned_start
 from sim2real_edge.onnx_engine import CpuEngine
 from sim2real_edge.process import StopRequest, on_processor, with_priority
+from tests.edge import policies
 from tests.edge.plants import WAIT_NS, Plant, at_rest, plant_thread
 from tests.edge.policies import MS, Array
 
@@ -90,7 +92,7 @@ def test_realtime_answers_every_state_in_time_on_the_plants_phase(patient: Bundl
     assert result.level == "run"
     assert result.ticks + result.misses >= 100
     assert result.ticks >= 80, "two processors shared with the whole suite may lose some"
-    assert result.states >= result.ticks * 0.9
+    assert result.ticks * 0.5 < result.states <= result.ticks + 1
     sequence = plant.heard.sequence
     assert sequence == sorted(set(sequence))
     ages = result.latency.histogram("state_age")
@@ -223,19 +225,21 @@ def test_a_stop_before_the_first_state_ends_quietly(pendulum: Bundle, ipc: str) 
     assert plant.heard.commands == []
 
 
-def test_lost_deadlines_are_counted_and_lead_to_a_hold(patient: Bundle, ipc: str) -> None:
-    # Case 16. Each tick takes one and a half periods, so that every second deadline is lost.
+def test_lost_deadlines_are_counted_and_lead_to_a_hold(pendulum: Bundle, ipc: str, tmp_path: Path) -> None:
+    # Case 16. Each tick takes one and a half periods, so that every second deadline is lost. Nothing else is at fault.
     class SlowEngine(CpuEngine):
         def run(self) -> None:
             super().run()
             time.sleep(0.015)
 
     def serve(plant: Plant) -> None:
-        plant.serve_realtime(still(patient), 1000)
+        plant.serve_realtime(still(pendulum), 1000)
 
-    controller = Controller(patient, SlowEngine(patient, "float32"))
-    with plant_thread(patient, ipc, "realtime", serve):
-        result = run_edge(patient, ipc, "realtime", seconds=1.0, controller=controller)
+    safety = msgspec.structs.replace(pendulum.contract.safety, stale_timeout_ns=WAIT_NS)
+    bundle = policies.mlp(msgspec.structs.replace(pendulum.contract, safety=safety)).write(tmp_path / "policy.s2r")
+    controller = Controller(bundle, SlowEngine(bundle, "float32"))
+    with plant_thread(bundle, ipc, "realtime", serve):
+        result = run_edge(bundle, ipc, "realtime", seconds=0.3, peer_timeout_ns=WAIT_NS, controller=controller)
     causes = [(change.level, change.cause) for change in result.changes]
     assert causes[0] == ("hold", "deadline_misses")
     assert result.misses > result.ticks

@@ -75,7 +75,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         self.operator = np.array([command.initial for command in self.contract.commands])
         self.calm = calm_measurement(self.contract)
         self.observation = np.zeros((1, self.contract.model.observation_size), np.float32)
-        self.calm_ticks = 0
+        self.maybe_healthy = 0
         self.command = self.supervisor.command
         self.before = self.after = Status.RUN
         self.supervisor.begin(self.calm)
@@ -87,11 +87,15 @@ class AnythingMayHappen(RuleBasedStateMachine):
         self.command = self.supervisor.supervise(measurement, self.operator, self.observation, action, age_ns, missed)
         self.after = self.supervisor.level
 
+    def count(self, surely_bad: bool) -> None:
+        """Count ticks in a row that may have been healthy."""
+        self.maybe_healthy = 0 if surely_bad else self.maybe_healthy + 1
+
     @rule(data=st.data())
     def calm_tick(self, data: st.DataObject) -> None:
         size = self.contract.model.action_size
         action = data.draw(st.lists(st.floats(-3, 3, width=32), min_size=size, max_size=size))
-        self.calm_ticks += 1
+        self.count(False)
         self.supervise(self.calm, np.array([action], np.float32), data.draw(st.integers(0, 10)), 0)
 
     @rule(
@@ -105,9 +109,10 @@ class AnythingMayHappen(RuleBasedStateMachine):
             for spot, value in spots:
                 target = action[0] if into_action else measurement
                 target[spot % len(target)] = value
-        self.calm_ticks = 0
+        bad = not (np.isfinite(measurement).all() and np.isfinite(action).all())
+        self.count(bad)
         self.supervise(measurement, action, 0, 0)
-        if not (np.isfinite(measurement).all() and np.isfinite(action).all()):
+        if bad:
             assert self.after is not Status.RUN
 
     @rule(joint=st.integers(0, 11), position=st.sampled_from((-40.0, 7.0, 1e5)))
@@ -115,15 +120,16 @@ class AnythingMayHappen(RuleBasedStateMachine):
         measurement = self.calm.copy()
         joints = self.contract.joints
         measurement[SignalLayout(self.contract).slices["joint_pos"].start + joint % len(joints)] = position
-        self.calm_ticks = 0
+        self.count(False)
         self.supervise(measurement, np.zeros((1, len(joints)), np.float32), 0, 0)
 
     @rule(age_ns=st.sampled_from((0, 10**9, -(10**9), 2**62 + 1, 2**80)), missed=st.integers(0, 30))
     def bad_time(self, age_ns: int, missed: int) -> None:
-        self.calm_ticks = 0
+        stale = abs(age_ns) > self.contract.safety.stale_timeout_ns
+        self.count(stale)
         action = np.zeros((1, self.contract.model.action_size), np.float32)
         self.supervise(self.calm, action, age_ns, missed)
-        if abs(age_ns) > self.contract.safety.stale_timeout_ns:
+        if stale:
             assert self.after is not Status.RUN
 
     @invariant()
@@ -136,7 +142,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
     def the_level_falls_only_by_recovery(self) -> None:
         if self.after < self.before:
             assert (self.before, self.after) == (Status.HOLD, Status.RUN)
-            assert self.calm_ticks >= self.contract.safety.recover_after
+            assert self.maybe_healthy >= self.contract.safety.recover_after
         assert bool(self.supervisor.reason) == (self.after is not Status.RUN)
 
 
