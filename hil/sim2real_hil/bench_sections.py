@@ -37,7 +37,7 @@ _MEANING: Final = {
     "infer": "observation → action",
     "supervise": "action → checked command",
     "send": "command → handed to the wire",
-    "tick": "tick's deadline → command sent",
+    "tick": "loop awake → command sent",
     "command_transport": "command sent → read by the plant",
     END_TO_END: "sensed → applied by the plant",
 }
@@ -118,8 +118,8 @@ def latency_section(
         title="Latency",
         text=(
             f"{latency.conditions.duration_ns / 1e9:.0f} s in real time over {transport}: the plant "
-            "waits for nobody. Every stage is measured at every tick, from the tick's deadline and not from when the "
-            "loop woke up, so that a stall counts against every tick that it cost."
+            "waits for nobody. Waking up counts from the tick's deadline, a tick that a stall costs counts as missed, "
+            "and end to end is from the measurement to the physics step that applies the command computed from it."
         ),
         tables=(_percentile_table(histograms, budgets), _count_table(latency, contract, counts)),
         figures=(

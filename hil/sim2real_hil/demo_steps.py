@@ -151,7 +151,7 @@ class _Steps:
         elapsed_s = self._end("export")
         errors = [
             ParityError(
-                between=f"trainer and {parity.engine}, on {parity.measurements}",
+                between=f"trainer and {parity.engine} (measurements: {parity.measurements})",
                 error=math.inf if parity.error is None else parity.error,
                 tolerance=parity.tolerance,
                 steps=parity.steps,
@@ -164,7 +164,7 @@ class _Steps:
             elapsed_s += self._end("verify")
             errors += [
                 ParityError(
-                    between=f"bundle and {golden.engine} ({golden.precision}), on the golden run",
+                    between=f"bundle and {golden.engine} ({golden.precision}, golden run)",
                     error=golden.action_error,
                     tolerance=golden.tolerance,
                     steps=golden.steps,

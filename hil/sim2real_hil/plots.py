@@ -69,6 +69,9 @@ _WIDTH: Final = 8.6
 _MOST_POINTS: Final = 1500
 """Points of one curve that can be told apart at that width."""
 
+_FEW_POINTS: Final = 20
+"""Up to so many measurements are drawn one by one."""
+
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """One bar, with an interval where there is one."""
@@ -80,6 +83,8 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     interval: tuple[float, float] | None = None
     main: bool = True
     """Whether it is what the drawing is about, or there to compare with."""
+    required: float | None = None
+    """Value that it must reach."""
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,20 +114,28 @@ class Ridge(msgspec.Struct, frozen=True, kw_only=True):
     """The same names to the largest allowed value [ns]; empty: no budget."""
 
 
-def bars(rows: Sequence[Bar], *, x_label: str, limit: float | None, limit_label: str, alt: str) -> str:
-    """Return horizontal bars, from top to bottom, and a dashed line at `limit`."""
+def bars(
+    rows: Sequence[Bar], *, x_label: str, limit: float | None, limit_label: str, alt: str, full: float = 0.0
+) -> str:
+    """Return horizontal bars, from top to bottom, and a dashed line at `limit`; the axis reaches at least to `full`."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, 0.75 + 0.42 * len(rows)), layout="constrained")
         axes = figure.subplots()
         places = np.arange(len(rows))
         colors = [_SERIES[0] if row.main else _SERIES[2] for row in rows]
         axes.barh(places, [row.value for row in rows], height=0.62, color=colors)
+        reach = max(full, limit or 0.0)
         for place, row in zip(places, rows, strict=True):
             end = row.value
             if row.interval is not None:
                 axes.plot(row.interval, (place, place), color=_INK, linewidth=1.2, marker="|", markersize=7)
                 end = max(end, row.interval[1])
+            if row.required is not None:
+                edge = (place - 0.42, place + 0.42)
+                axes.plot((row.required, row.required), edge, color=_BAD, linewidth=1.4, linestyle=(0, (3, 2)))
+                end = max(end, row.required)
             axes.annotate(row.text, (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9.5)
+            reach = max(reach, end)
         if limit is not None:
             axes.axvline(limit, color=_BAD, linewidth=1.2, linestyle=(0, (4, 3)))
             axes.annotate(
@@ -130,7 +143,7 @@ def bars(rows: Sequence[Bar], *, x_label: str, limit: float | None, limit_label:
             )
         axes.set_yticks(places, [row.label for row in rows], color=_INK)
         axes.invert_yaxis()
-        axes.set_xlim(0.0, 1.22 * max([*(row.value for row in rows), limit or 0.0, 1e-9]))
+        axes.set_xlim(0.0, 1.22 * reach or 1.0)
         axes.set_xlabel(x_label)
         axes.grid(axis="y", visible=False)
         return _svg(figure, alt)
@@ -203,7 +216,9 @@ def _lines(axes: Axes, lines: Sequence[Curve]) -> None:
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x[keep], line.low[keep], line.high[keep], color=color, alpha=0.16, linewidth=0)
         # The first line is what the others are compared with: it lies on top.
-        axes.plot(line.x[keep], line.y[keep], color=color, label=line.label, zorder=2.9 - 0.1 * index)
+        marker = "o" if len(line.x) <= _FEW_POINTS else ""
+        zorder = 2.9 - 0.1 * index
+        axes.plot(line.x[keep], line.y[keep], color=color, marker=marker, markersize=4, label=line.label, zorder=zorder)
     if len(lines) > 1:
         axes.legend(loc="best", fontsize=9, ncols=len(lines))
 

@@ -196,7 +196,7 @@ def training_section(curve: LearningCurve, *, task: str, elapsed_s: float) -> Se
     for name, values in measured.items():
         known = np.isfinite(values)
         if known.any():
-            panels[name] = [Curve(label=name, x=curve.env_steps[known], y=values[known])]
+            panels[name] = [Curve(label=name, x=curve.env_steps[known] / 1e6, y=values[known])]
     steps = float(curve.env_steps[-1]) if len(curve.env_steps) else 0.0
     rate = steps / elapsed_s if elapsed_s > 0 else 0.0
     return Section(
@@ -214,7 +214,9 @@ def training_section(curve: LearningCurve, *, task: str, elapsed_s: float) -> Se
                     "Return of the episodes as they ended in training, exploration included; success of the "
                     "deterministic policy on plants of the training ranges."
                 ),
-                svg=curves(panels, x_label="control steps", alt="Return and success rate over control steps"),
+                svg=curves(
+                    panels, x_label="control steps [millions]", alt="Return and success rate over control steps"
+                ),
             ),
         ),
         elapsed_s=elapsed_s,
@@ -248,7 +250,7 @@ def evaluation_section(rates: Sequence[SuccessRate], *, criterion: str, elapsed_
         figures=(
             Figure(
                 title="Success",
-                caption="Share of random starts; the thin line is the 95 % interval (Wilson).",
+                caption="Share of random starts, with its 95 % interval (Wilson). Dashed: what is required.",
                 svg=bars(
                     [
                         Bar(
@@ -256,12 +258,14 @@ def evaluation_section(rates: Sequence[SuccessRate], *, criterion: str, elapsed_
                             value=each.rate * 100.0,
                             text=f"{percent(each.rate)} of {each.starts}",
                             interval=(each.interval[0] * 100.0, each.interval[1] * 100.0),
+                            required=each.required * 100.0,
                         )
                         for each in rates
                     ],
                     x_label="success [%]",
                     limit=None,
                     limit_label="",
+                    full=100.0,
                     alt=", ".join(f"{each.plants}: {percent(each.rate)}" for each in rates),
                 ),
             ),
