@@ -214,9 +214,7 @@ def training_section(curve: LearningCurve, *, task: str, elapsed_s: float) -> Se
                     "Return of the episodes as they ended in training, exploration included; success of the "
                     "deterministic policy on plants of the training ranges."
                 ),
-                svg=curves(
-                    panels, x_label="control steps [millions]", alt="Return and success rate over control steps"
-                ),
+                svg=curves(panels, x_label="control steps [millions]", alt="Return and success over control steps"),
             ),
         ),
         elapsed_s=elapsed_s,

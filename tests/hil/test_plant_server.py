@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -73,16 +74,23 @@ def plant_with_edge(contract: PolicyContract, mode: Mode, answer: Answer) -> Gen
             thread.join()
 
 
-def run_realtime(answer: Answer, *, ticks: int = 100, timeout_ns: int = TIMEOUT_NS) -> RealtimeRun:
+def patient_contract() -> PolicyContract:
+    """The pendulum's, but commands stay valid for so long that a busy machine does not matter."""
     contract = pendulum_contract()
+    latency = msgspec.structs.replace(contract.latency, max_action_age_ns=NS_PER_S // 4)
+    return msgspec.structs.replace(contract, latency=latency)
+
+
+def run_realtime(answer: Answer, *, ticks: int = 100, timeout_ns: int = TIMEOUT_NS) -> RealtimeRun:
+    contract = patient_contract()
     with plant_with_edge(contract, "realtime", answer) as socket:
         plant = make_plant(contract, start="random", seed=2)
         return RealtimePlant(plant, socket, contract, ticks=ticks, timeout_ns=timeout_ns, check=lambda: None).run()
 
 
 def test_a_command_that_grows_too_old_gives_way_to_damping() -> None:
-    contract = pendulum_contract()
-    run = run_realtime(lambda edge, state, count: count == 0 and send(edge, state, 0) and False)
+    contract = patient_contract()
+    run = run_realtime(lambda edge, state, count: count == 0 and send(edge, state, 0) and False, ticks=200)
     efforts, damping = run.trajectory.command[:, EFFORT, 0], run.trajectory.command[:, KD, 0]
     fallback = contract.safety.fallback.damp_kd[0]
     driven = np.flatnonzero(efforts == EFFORT_SENT)
@@ -93,9 +101,9 @@ def test_a_command_that_grows_too_old_gives_way_to_damping() -> None:
     others = np.setdiff1d(np.arange(len(efforts)), driven)
     assert np.all(damping[others] == fallback)
     assert np.all(efforts[others] == 0.0)
-    # Applied until it was 50 ms old, from the tick at which its state was sensed on.
-    lasted = run.trajectory.tick[driven[-1]] * contract.timing.physics_step_ns
-    assert lasted <= contract.latency.max_action_age_ns + contract.timing.physics_step_ns
+    # Applied until it was too old, counted from the tick at which its state was sensed, one of the first.
+    first_damped = run.trajectory.time[driven[-1] + 1]
+    assert first_damped >= contract.latency.max_action_age_ns * 1e-9
     assert run.max_action_age_ns is not None
     assert run.max_action_age_ns > contract.latency.max_action_age_ns
     assert run.end_to_end.count == run.command_transport.count == 1
