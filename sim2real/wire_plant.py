@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,8 +28,8 @@ _BUSY: Final = "busy: this plant serves another edge already; stop that one, or 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _COMMAND: Final = MessageType.COMMAND
-_NOBODY: Final = b""
-"""No peer has this identity: those that libzmq gives are never empty."""
+_NOBODY: Final = secrets.token_bytes(16)
+"""A name that no peer has, and that none can guess."""
 
 
 class PlantSocket(Link):
@@ -97,7 +98,7 @@ class PlantSocket(Link):
         self._in_session = False
         deadline = now_ns() + timeout_ns
         while (size := self._take(deadline - now_ns())) >= 0:
-            kind = self._reader.read(size, None, self._received)
+            kind = self._read_control(size)
             if isinstance(kind, Drop):
                 self.drops.add(kind)
             elif kind is MessageType.HELLO:
@@ -161,6 +162,9 @@ class PlantSocket(Link):
         self._sender = _NOBODY
         return 0
 
+    def _read_control(self, size: int) -> MessageType | Drop:
+        return Drop.MULTIPART if self._sender == _NOBODY else self._reader.read(size, None, self._received)
+
     def _send_frame(self, frame: bytes | bytearray, receiver: bytes) -> None:
         self._hand_over(receiver or self._peer, _MORE)
         self._hand_over(frame, _NOBLOCK)
@@ -205,7 +209,7 @@ class PlantSocket(Link):
 
     def _turn_away(self, size: int) -> None:
         """Deal with a message of somebody who is not the edge being served."""
-        kind = self._reader.read(size, None, self._received)
+        kind = self._read_control(size)
         if kind is not MessageType.HELLO:
             self.drops.add(kind if isinstance(kind, Drop) else Drop.FOREIGN)
             return
