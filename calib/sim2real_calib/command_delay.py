@@ -18,6 +18,7 @@ Floats = npt.NDArray[np.float64]
 _PRIOR: Final = (0.0, 0.005, 0.02)
 """Least, usual and largest delay [s] of a command over a field bus; training covers all of it."""
 _LAGS: Final = np.arange(-0.01, 0.06, 0.0005)
+_PLATEAU: Final = 1e-6
 _MIN_EXPLAINED: Final = 0.5
 """Share of the effort's variance that the command must explain before its lag means anything."""
 
@@ -63,9 +64,10 @@ def _lag(log: Log) -> float | None:
         return None
     inner = (log.time > _LAGS[-1]) & (log.time < log.time[-1] + _LAGS[0])
     effort = log.effort[inner]
-    shares = [_explained(_held(log, log.time[inner] - lag), effort) for lag in _LAGS]
-    best = int(np.argmax(shares))
-    return float(_LAGS[best]) if shares[best] >= _MIN_EXPLAINED else None
+    shares = np.array([_explained(_held(log, log.time[inner] - lag), effort) for lag in _LAGS])
+    # Commands are held between samples: all lags within the same sample explain the effort equally well.
+    plateau = _LAGS[shares >= (1.0 - _PLATEAU) * shares.max()]
+    return float(plateau.mean()) if shares.max() >= _MIN_EXPLAINED else None
 
 
 def _held(log: Log, time: Floats) -> Floats:

@@ -69,7 +69,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     known: Information
     """About the free ones, at the optimum."""
     asked_known: Information
-    """About the asked ones, at the optimum."""
+    """About the asked ones, at the optimum of all of them."""
     bias: Floats
     """By how much the smoothing of the start states displaces the optimum, shape (P,); see `rehearse`."""
     period: float
@@ -130,24 +130,18 @@ def fit(
     progress("search")
     found = search_globally(problem, inside(priors, start, asked), seed=seed)
 
-    progress("identifiability")
-    free, _ = identifiable(problem, found.vector)
-    problem = problem.with_free(free)
-
     progress("least squares")
-    begins = [_held(problem, found.vector, start), start]
-    best = min((least_squares(problem, begin) for begin in begins), key=_cost)
+    best = min((least_squares(problem, begin) for begin in (found.vector, start)), key=_cost)
 
     progress("delay")
     best = _other_valley(problem, best)
 
     progress("trimming")
     problem, best = _trim(problem, best)
-    free, known = identifiable(problem, best.vector)
-    if free != problem.free:
-        problem = problem.with_free(free)
-        best = least_squares(problem, _held(problem, best.vector, start))
-        known = information(problem, best.vector)
+
+    progress("identifiability")
+    asked_known = information(problem, best.vector)
+    problem, best, known = _hold_what_is_not_shown(problem, best, start)
 
     progress("rehearsal")
     bias = _bias(robot, logs, problem, best, num_threads)
@@ -156,11 +150,11 @@ def fit(
     return Fit(
         priors=priors,
         asked=asked,
-        free=free,
+        free=problem.free,
         start=start,
         vector=best.vector,
         known=known,
-        asked_known=information(problem.with_free(asked), best.vector),
+        asked_known=asked_known,
         bias=bias,
         period=max(log.period for log in logs),
         delay_valley=_delay_valley(problem, best),
@@ -181,11 +175,16 @@ def _asked(priors: Sequence[Prior], also_free: Sequence[str]) -> tuple[int, ...]
     return tuple(index for index, name in enumerate(names) if name in wanted)
 
 
-def _held(problem: Problem, vector: Floats, start: Floats) -> Floats:
-    """Return `vector` with the unknowns that are not free at their start."""
-    held = start.copy()
-    held[list(problem.free)] = vector[list(problem.free)]
-    return held
+def _hold_what_is_not_shown(problem: Problem, best: Solution, start: Floats) -> tuple[Problem, Solution, Information]:
+    """Hold unknowns at their start until the logs show all that are left, and fit these again each time."""
+    shown, known = identifiable(problem, best.vector)
+    while shown != problem.free:
+        problem = problem.with_free(shown)
+        vector = start.copy()
+        vector[list(shown)] = best.vector[list(shown)]
+        best = least_squares(problem, vector)
+        shown, known = identifiable(problem, best.vector)
+    return problem, best, known
 
 
 def _cost(solution: Solution) -> float:

@@ -17,6 +17,10 @@ Ids = npt.NDArray[np.intp]
 
 MAX_OPEN_SHARE: Final = 0.5
 """A parameter is identifiable if the logs leave open (± 2 σ) at most this share of its plausible range."""
+_MAX_CORRELATION: Final = 0.99
+"""Two unknowns that are closer than this are one: an error of the model decides between them, not the logs."""
+_RESOLUTION: Final = 1e-3
+"""Least error [rad] that is reckoned with: a log that is replayed exactly was measured in steps, too."""
 _BLOCK: Final = 1.0
 """Errors within this time [s] of one log are taken as dependent."""
 
@@ -43,16 +47,16 @@ def information(problem: Problem, vector: Floats) -> Information:
     """
     if not problem.free:
         return Information(names=(), deviation=np.zeros(0), condition=1.0, correlation=np.zeros((0, 0)))
-    errors, slopes = problem.jacobian(vector)
+    errors, slopes = problem.errors(vector[None])[0], problem.exact_slopes(vector)
     weight = 1.0 / np.sqrt(1.0 + np.square(errors / ROBUST_SCALE))
     hessian = np.einsum("nsf,ns,nsg->fg", slopes, weight, slopes)
     values, directions = np.linalg.eigh(hessian)
-    # Rounding can make the smallest eigenvalue of a singular matrix negative.
-    values = np.maximum(values, 1e-14 * values[-1])
+    # Rounding can make the smallest eigenvalue of a singular matrix negative; without any sensitivity all are zero.
+    values = np.maximum(values, max(1e-14 * values[-1], 1e-30))
     inverse = (directions / values) @ directions.T
 
     samples = errors.shape[1]
-    naive = float((weight * np.square(errors)).mean()) * samples * inverse
+    naive = max(float((weight * np.square(errors)).mean()), _RESOLUTION**2) * samples * inverse
     scores = np.einsum("nsf,ns,ns->nf", slopes, weight, errors)
     blocks = _blocks(problem)
     sums = np.stack([scores[blocks == block].sum(axis=0) for block in np.unique(blocks)])
@@ -72,15 +76,21 @@ def identifiable(problem: Problem, vector: Floats) -> tuple[tuple[int, ...], Inf
     """Return the unknowns that the logs show near `vector`, and what is known when only these are free.
 
     The unknown that the logs leave open the furthest is held at its start and the rest looked at again, until all that
-    are left are shown: of two that can only be told together, one is held and the other is fitted given it.
+    are left are shown: of two that can hardly be told apart, one is held and the other is fitted given it.
     """
     free = problem.free
     known = information(problem, vector)
-    while free and 4.0 * known.deviation.max() > MAX_OPEN_SHARE:
-        worst = int(np.argmax(known.deviation))
+    while free and (suspects := _not_shown(known)).any():
+        worst = int(np.argmax(np.where(suspects, known.deviation, -np.inf)))
         free = free[:worst] + free[worst + 1 :]
         known = information(problem.with_free(free), vector)
     return free, known
+
+
+def _not_shown(known: Information) -> npt.NDArray[np.bool_]:
+    open_too_far = 4.0 * known.deviation > MAX_OPEN_SHARE
+    twins = np.abs(np.tril(known.correlation, -1)) > _MAX_CORRELATION
+    return open_too_far | twins.any(axis=0) | twins.any(axis=1)
 
 
 def _blocks(problem: Problem) -> Ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -70,14 +71,23 @@ def parse_mcap(path: Path, data: bytes, joint_names: Sequence[str]) -> Log:
 
 def _ticks(path: Path, data: bytes) -> Iterator[_Tick]:
     reader = require("mcap.reader", "calib")
-    exceptions = require("mcap.exceptions", "calib")
+    # What the reader and its decompressors raise on a file that was cut or damaged.
+    damaged = (
+        require("mcap.exceptions", "calib").McapError,
+        require("zstandard", "calib").ZstdError,
+        ValueError,
+        LookupError,
+        RuntimeError,
+        struct.error,
+    )
     decoder = msgspec.json.Decoder(_Tick)
     try:
-        for _, _, message in reader.make_reader(io.BytesIO(data)).iter_messages(topics=[TICK_TOPIC]):
+        whole = reader.make_reader(io.BytesIO(data), validate_crcs=True)
+        for _, _, message in whole.iter_messages(topics=[TICK_TOPIC]):
             yield decoder.decode(message.data)
     except msgspec.DecodeError as error:
         raise LogError(f"{path}: a message on {TICK_TOPIC} is not a tick ({error}); record it again") from error
-    except exceptions.McapError as error:
+    except damaged as error:
         raise LogError(
             f"{path}: not a whole MCAP file ({type(error).__name__}: {error}); copy it again, or record it again"
         ) from error

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sim2real.errors import InputError
 from sim2real.randomization import (
     COMMAND_DELAY,
+    HeldOutError,
     ParameterRange,
     RandomizationFile,
     read_randomization,
@@ -81,6 +82,36 @@ def test_what_cannot_be_is_refused_and_nothing_written(tmp_path: Path, changes: 
     with pytest.raises(InputError, match=message):
         write_randomization(path, content(**changes))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"fit_position_mae": float("nan")},
+            r"randomization\.fit_position_mae: expected a finite number >= 0, got nan",
+        ),
+        (
+            {"held_out": (HeldOutError(candidate="fitted", position_mae=-1.0, window=0.5),)},
+            r"randomization\.held_out\[0\]\.position_mae: expected a finite number >= 0, got -1\.0",
+        ),
+        (
+            {"log_parameters": content(high=float("inf")).parameters},
+            r"randomization\.log_parameters\[0\]\.high: expected a finite number, got inf",
+        ),
+    ],
+)
+def test_errors_and_ranges_of_logs_are_checked_too(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "randomization.json"
+    with pytest.raises(InputError, match=message):
+        write_randomization(path, msgspec.structs.replace(content(), **changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_describes_the_logs_is_not_drawn() -> None:
+    delay = content(name="effort_log_delay", unit="s", low=-0.1, high=1.0, delays="logged effort").parameters
+    written = msgspec.structs.replace(content(), log_parameters=delay)
+    assert set(sample(written, np.random.default_rng(0), 3)) == {"mass"}
 
 
 def test_every_field_is_needed_and_no_other_allowed(tmp_path: Path) -> None:
