@@ -7,6 +7,7 @@ import tracemalloc
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,15 +180,32 @@ def test_a_command_has_no_place_where_only_control_messages_do() -> None:
     assert reader.read(put(reader, command_frame()), None, Received()) is Drop.UNEXPECTED
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (5, 2), ()])
-def test_arrays_of_another_shape_are_a_mistake_in_the_program(shape: tuple[int, ...]) -> None:
-    wrong = np.zeros(shape)
-    with pytest.raises(ValueError, match=r"expected shape \(5, 1\)"):
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros(5), np.zeros((1, 5)), np.zeros((5, 2)), np.zeros((5, 1), np.float32), np.zeros((5, 2))[:, :1]],
+    ids=["1-d", "turned", "wide", "float32", "strided"],
+)
+def test_arrays_of_another_kind_are_a_mistake_in_the_program(wrong: npt.NDArray[np.float64]) -> None:
+    message = r"values: expected a contiguous float64 array of shape \(5, 1\), got"
+    with pytest.raises(ValueError, match=message):
         FrameWriter(MessageType.COMMAND, HASH, (5, 1)).write(wrong, sequence=1, scheduled_ns=0, sensed_ns=0)
     reader = command_reader()
     size = put(reader, command_frame())
-    with pytest.raises(ValueError, match=r"expected shape \(5, 1\)"):
+    with pytest.raises(ValueError, match=message):
         reader.read(size, wrong, Received())
+
+
+@given(values=st.lists(FINITE, min_size=10, max_size=10))
+def test_a_writer_and_a_reader_may_change_their_arrays(values: list[float]) -> None:
+    writer, reader = FrameWriter(MessageType.COMMAND, HASH, (5, 1)), command_reader()
+    arrays = [np.array(part).reshape(5, 1) for part in (values[:5], values[5:])]
+    targets = [np.zeros((5, 1)), np.zeros((5, 1))]
+    for sequence, which in enumerate((0, 1, 0, 0, 1)):
+        frame = writer.write(arrays[which], sequence=sequence, scheduled_ns=0, sensed_ns=0)
+        reader.read(put(reader, frame), targets[which], Received())
+        assert targets[which].tobytes() == arrays[which].tobytes()
+        arrays[which] += 1.0
+        assert np.isfinite(arrays[which]).all()
 
 
 def test_nothing_grows_from_message_to_message() -> None:
