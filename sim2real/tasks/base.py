@@ -56,6 +56,11 @@ class Task(Protocol):
         ...
 
     @property
+    def training_episode_length(self) -> float:
+        """The same in training; shorter where most is to be learned soon after the start."""
+        ...
+
+    @property
     def success_criterion(self) -> str:
         """One sentence that says what `success` asks for."""
         ...

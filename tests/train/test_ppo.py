@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from sim2real_train.rollout import Batch, Rollout
 from tests.train.builders import keep
 
 
-def normal(means: torch.Tensor, log_std: torch.Tensor) -> Independent:
+def normal(means: torch.Tensor, log_std: torch.Tensor) -> Any:
+    """Without a type: torch's distributions are typed in part."""
     return Independent(Normal(means, log_std.exp()), 1)
 
 

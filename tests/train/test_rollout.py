@@ -21,7 +21,7 @@ def test_minibatches_hold_every_step_once_and_keep_rows_together() -> None:
     batches = list(rollout.minibatches(3, torch.Generator().manual_seed(0)))
     assert [len(batch.advantages) for batch in batches] == [8, 8, 8]
     seen = torch.cat([batch.advantages for batch in batches])
-    assert sorted(seen.tolist()) == sorted(rollout.advantages.flatten().tolist())
+    assert torch.equal(seen.sort().values, rollout.advantages.flatten())
     assert seen.tolist() != rollout.advantages.flatten().tolist()
     for batch in batches:
         assert torch.equal(batch.observations[:, 0], batch.advantages)
@@ -34,8 +34,8 @@ def test_with_memory_minibatches_are_whole_sequences_with_their_state() -> None:
     rollout.begin((10.0 * torch.arange(4.0)[:, None],))
     rollout.observations[:-1, :, 0] = rollout.advantages
     batches = list(rollout.minibatches(2, torch.Generator().manual_seed(0)))
-    columns = [column for batch in batches for column in (batch.advantages[0] % 100.0).tolist()]
-    assert sorted(columns) == [0.0, 1.0, 2.0, 3.0]
+    columns = torch.cat([batch.advantages[0] % 100.0 for batch in batches])
+    assert columns.sort().values.tolist() == [0.0, 1.0, 2.0, 3.0]
     for batch in batches:
         assert batch.advantages.shape == (6, 2)
         assert torch.equal(batch.advantages[:, 0] - batch.advantages[0, 0], 100.0 * torch.arange(6))

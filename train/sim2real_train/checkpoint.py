@@ -98,7 +98,7 @@ def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -
 
     members: dict[str, Member] = {}
     for role, tensors in arrays.items():
-        content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+        content = save({name: np.asarray(array, order="C") for name, array in tensors.items()})
         file = f"{state.iteration:06d}.{role}.safetensors"
         with atomic_write(folder / file) as partial:
             partial.write_bytes(content)

@@ -12,6 +12,7 @@ import torch
 from sim2real.action import ActionMapper
 from sim2real.bundle import Golden, write_bundle
 from sim2real.contract import PolicyContract, contract_hash
+from sim2real.errors import InputError
 from sim2real.layout import command_shape
 from sim2real.observation import ObservationBuilder
 from sim2real.tasks import Task, TaskEnv, get_task
@@ -93,8 +94,18 @@ def export(
 
 
 def actor_of(checkpoint: Checkpoint) -> Actor:
-    """Return the actor that a checkpoint holds the weights of."""
+    """Return the actor that a checkpoint holds the weights of.
+
+    Raises:
+        InputError: A weight is not finite: training diverged.
+    """
     config = checkpoint.state.config
+    for name, array in checkpoint.arrays["weights"].items():
+        if not np.isfinite(array).all():
+            raise InputError(
+                f"checkpoint: the weights {name} are not finite, so training diverged; train anew with a lower "
+                "--learning-rate"
+            )
     task = get_task(config.task)
     model = task.contract(task.identity(checkpoint_sha256="0" * 64, config_sha256="0" * 64)).model
     actor = Actor(config.model, model.observation_size, model.action_size)

@@ -35,22 +35,22 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     num_steps: int = 32
     """Control steps per environment and iteration, T."""
-    epochs: int = 5
+    epochs: int = 3
     """Passes over each rollout."""
-    minibatches: int = 4
+    minibatches: int = 8
     """Gradient steps per pass."""
-    discount: float = 0.99
+    discount: float = 0.985
     """γ."""
     gae_lambda: float = 0.95
     """λ."""
     clip: float = 0.2
     """ε: how far the probability of an action may move before the objective is flat."""
     value_coefficient: float = 1.0
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: float = 0.005
     max_grad_norm: float = 1.0
     learning_rate: float = 1e-3
     """Of the first iteration."""
-    learning_rate_bounds: tuple[float, float] = (1e-5, 3e-3)
+    learning_rate_bounds: tuple[float, float] = (1e-5, 2e-3)
     desired_kl: float = 0.01
     """KL divergence of one iteration that the learning rate is steered to."""
 

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from sim2real.bundle import Golden, read_bundle
+from sim2real.contract import PolicyContract, decode_contract
+from sim2real.errors import InputError
+from sim2real.onnx_metadata import CONTRACT_METADATA_KEY, read_metadata
+from sim2real.signing import generate_signing_key, load_signing_key
+from sim2real.tasks import get_task
+from sim2real_edge.engine import load_engine
+from sim2real_edge.golden import replay_golden
+from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
+from sim2real_train.export import actor_of, contract_of, export, record_golden
+from sim2real_train.models import Actor, ModelConfig, ObservationNormalizer
+from sim2real_train.onnx_graph import IR_VERSION, OPSET, actor_to_onnx
+from sim2real_train.parity import TOLERANCE, prove
+from tests.train.builders import TASK, iterate, make_worker, metrics, small_config
+
+MODELS = {
+    "mlp": ModelConfig(hidden=(32, 16), activation="elu"),
+    "tanh": ModelConfig(hidden=(16,), activation="tanh"),
+    "gru": ModelConfig(hidden=(16,), recurrent="gru", recurrent_size=12),
+}
+
+
+def trained_checkpoint(folder: Path, model: ModelConfig) -> Path:
+    """A checkpoint after two real iterations, so that the normaliser and all weights have moved."""
+    config = small_config(model=model)
+    worker = make_worker(config)
+    for _ in range(2):
+        iterate(worker, 1e-2)
+    state = worker.state()
+    write_checkpoint(
+        folder,
+        State(
+            schema_version=1,
+            toolkit_version="0",
+            config=config,
+            iteration=2,
+            learning_rate=1e-2,
+            wall_seconds=1.0,
+            metrics=(metrics(1), metrics(2)),
+            generators=(state.generator,),
+            members={},
+        ),
+        worker.learner_state() | {"worker-0": state.arrays},
+    )
+    return folder
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_checkpoint(tmp_path_factory.mktemp("run"), MODELS[request.param])
+
+
+def test_what_is_exported_is_what_was_trained(checkpoint: Path, tmp_path: Path) -> None:
+    """Trainer, ONNX Runtime and the robot's engine agree over sequences of raw measurements."""
+    out = tmp_path / "policy.s2r"
+    result = export(checkpoint, out)
+    assert result.passed
+    assert result.bundle == out
+    assert {each.engine for each in result.parity} == {"onnxruntime", "edge, onnxruntime-cpu"}
+    assert all(each.steps >= 200 and each.error <= TOLERANCE for each in result.parity)
+    bundle = read_bundle(out)
+    assert bundle.contract_hash.hex() == result.contract_sha256
+    assert bundle.contract.identity.checkpoint_sha256 == result.checkpoint_sha256
+    assert len(bundle.golden.signals) >= 400
+    assert np.flatnonzero(bundle.golden.episode_start).tolist() == [0, 300]
+    assert replay_golden(load_engine("onnxruntime-cpu", bundle), bundle).passed
+
+
+def test_the_file_is_complete_and_tells_nothing_of_the_machine(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "a.s2r")
+    export(checkpoint, tmp_path / "b.s2r")
+    first, second = (read_bundle(tmp_path / name) for name in ("a.s2r", "b.s2r"))
+    assert first.models == second.models
+    content = first.models["float32"]
+    assert decode_contract(read_metadata(content)[CONTRACT_METADATA_KEY].encode()) == first.contract
+    assert str(Path.home()).encode() not in content
+    assert str(Path(__file__).parents[2]).encode() not in content
+    model = onnx.load_from_string(content)
+    assert (model.opset_import[0].version, model.ir_version) == (OPSET, IR_VERSION)
+    recurrent = first.contract.model.recurrent
+    assert [value.name for value in model.graph.input] == ["obs", *(state.input_name for state in recurrent)]
+    assert [value.name for value in model.graph.output] == ["action", *(state.output_name for state in recurrent)]
+
+
+def test_signed_with_the_given_key(tmp_path: Path) -> None:
+    folder = trained_checkpoint(tmp_path / "run", MODELS["mlp"])
+    public_key = generate_signing_key(tmp_path / "release.key")
+    export(folder, tmp_path / "policy.s2r", signing_key=load_signing_key(tmp_path / "release.key"))
+    assert read_bundle(tmp_path / "policy.s2r", trusted_keys=[public_key]).signature.trusted
+
+
+class Exported:
+    """An actor with everything that an export of it is made from."""
+
+    def __init__(self, model: ModelConfig, folder: Path) -> None:
+        checkpoint = read_checkpoint(trained_checkpoint(folder, model))
+        task = get_task(TASK)
+        self.actor: Actor = actor_of(checkpoint)
+        self.contract: PolicyContract = contract_of(checkpoint, task, self.actor)
+        self.golden: Golden = record_golden(self.actor, task, self.contract)
+
+    def passes(self, exported: bytes) -> bool:
+        return all(each.passed for each in prove(self.actor, self.contract, exported, self.golden))
+
+
+@pytest.fixture(scope="module")
+def gru(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    exported = Exported(MODELS["gru"], tmp_path_factory.mktemp("gru"))
+    assert exported.passes(actor_to_onnx(exported.actor, exported.contract))
+    return exported
+
+
+def drop_normaliser(actor: Actor) -> None:
+    actor.normalizer = ObservationNormalizer(actor.observation_size)
+
+
+def swap_gates(actor: Actor) -> None:
+    """Update gate first, as in ONNX's own GRU operator, where torch has the reset gate first."""
+    assert actor.memory is not None
+    for layer in (actor.memory.input, actor.memory.hidden):
+        for tensor in (layer.weight.data, layer.bias.data):
+            reset, update, new = tensor.clone().chunk(3)
+            tensor.copy_(torch.cat((update, reset, new)))
+
+
+def lose_hidden_bias(actor: Actor) -> None:
+    """The form of a GRU that applies the reset gate before the hidden product has no such bias."""
+    assert actor.memory is not None
+    third = actor.state_size
+    actor.memory.hidden.bias.data[2 * third :] = 0.0
+
+
+def tighten_clip(actor: Actor) -> None:
+    actor.normalizer.limit = 1.0
+
+
+def drop_head(actor: Actor) -> None:
+    actor.network[-1] = nn.Identity()
+
+
+@pytest.mark.parametrize("mistake", [drop_normaliser, swap_gates, lose_hidden_bias, tighten_clip])
+def test_the_gate_fails_on_the_old_mistakes(gru: Exported, mistake: Callable[[Actor], None]) -> None:
+    """Cases 2, 5, 6: the same wrong file that was shipped elsewhere must not pass here."""
+    wrong = copy.deepcopy(gru.actor)
+    mistake(wrong)
+    assert not gru.passes(actor_to_onnx(wrong, gru.contract))
+
+
+def test_the_gate_fails_when_the_state_is_not_fed_back(gru: Exported) -> None:
+    model = onnx.load_from_string(actor_to_onnx(gru.actor, gru.contract))
+    (state,) = gru.contract.model.recurrent
+    zeros = onnx.numpy_helper.from_array(np.zeros(state.shape, np.float32), "forgotten")
+    model.graph.initializer.append(zeros)
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            if name == state.input_name:
+                node.input[index] = "forgotten"
+    assert not gru.passes(model.SerializeToString())
+
+
+def test_one_step_would_not_have_shown_it(gru: Exported) -> None:
+    """Why sequences: in its first step, a file that forgets its state is right."""
+    model = onnx.load_from_string(actor_to_onnx(gru.actor, gru.contract))
+    (state,) = gru.contract.model.recurrent
+    onnx.checker.check_model(model)
+    first = Golden(**{name: getattr(gru.golden, name)[:1] for name in Golden.__dataclass_fields__})
+    observation = torch.from_numpy(first.observations)
+    action, _ = gru.actor(observation, *gru.actor.initial_state(1))
+    assert np.allclose(action.numpy(), first.actions, atol=TOLERANCE)
+    assert state.initial_value == 0.0
+
+
+def test_a_layer_without_a_known_form_is_named(gru: Exported) -> None:
+    wrong = copy.deepcopy(gru.actor)
+    drop_head(wrong)
+    with pytest.raises(InputError, match="no ONNX form is known for the layer Identity"):
+        actor_to_onnx(wrong, gru.contract)
+
+
+def changed_checkpoint(folder: Path, model: ModelConfig, name: str, factor: float) -> Path:
+    """A checkpoint whose weights `name` are multiplied by `factor`."""
+    checkpoint = read_checkpoint(trained_checkpoint(folder, model))
+    arrays = {role: dict(tensors) for role, tensors in checkpoint.arrays.items()}
+    arrays["weights"][name] = arrays["weights"][name] * np.float32(factor)
+    write_checkpoint(folder, checkpoint.state, arrays)
+    return folder
+
+
+def test_failed_parity_writes_nothing(tmp_path: Path) -> None:
+    """A memory with weights this large is chaotic: the last bits of two engines part it within a sequence."""
+    folder = changed_checkpoint(tmp_path / "run", MODELS["gru"], "actor.memory.hidden.weight", 30.0)
+    result = export(folder, tmp_path / "policy.s2r")
+    assert not result.passed
+    assert result.bundle is None
+    assert not (tmp_path / "policy.s2r").exists()
+
+
+def test_diverged_weights_are_named(tmp_path: Path) -> None:
+    folder = changed_checkpoint(tmp_path / "run", MODELS["mlp"], "actor.network.0.0.weight", np.nan)
+    with pytest.raises(InputError, match=r"actor\.network\.0\.0\.weight are not finite"):
+        export(folder, tmp_path / "policy.s2r")
