@@ -58,7 +58,9 @@ def answer(edge: EdgeSocket, received: Received, values: npt.NDArray[np.float64]
 
 
 def send(plant: PlantSocket, sequence: int, value: float = 0.0) -> bool:
-    return plant.send_state(np.full(3, float(value)), sequence=sequence, scheduled_ns=sequence * 10, sensed_ns=sequence * 10)
+    return plant.send_state(
+        np.full(3, float(value)), sequence=sequence, scheduled_ns=sequence * 10, sensed_ns=sequence * 10
+    )
 
 
 def echo(endpoint: str, keys: Path | None, pipe: Connection) -> None:
