@@ -11,8 +11,8 @@ def nanoseconds(value: float) -> str:
     """Return a time [ns] in the unit that suits it: ``850 ns``, ``12.3 µs``, ``4 ms``, ``1.5 s``."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
         if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g} ns"
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.4g} ns"
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -59,11 +59,12 @@ def test_a_step_that_cannot_do_its_work_ends_the_demo_with_its_own_words(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_every_step_leaves_its_part_in_the_report(
     command: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SIM2REAL_DATA", raising=False)
-    code, stdout, _ = command("demo", "--fast", "--out", "demo", "--json").end(170)
+    code, stdout, _ = command("demo", "--fast", "--out", "demo", "--json").end(580)
     result = json.loads(stdout)
     assert code == 1, "trained for two iterations only"
     assert list(result["step_elapsed_s"]) == [
