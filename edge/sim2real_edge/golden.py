@@ -17,11 +17,15 @@ from sim2real_edge.engine import Engine
 __all__ = ["GOLDEN_TOLERANCE", "GoldenReport", "replay_golden", "require_golden"]
 
 GOLDEN_TOLERANCE: Final = 1e-5
-"""Largest difference |got − expected| / max(1, |expected|) of any value at any step."""
+"""Largest error of any value at any step; see `GoldenReport`."""
 
 
 class GoldenReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an engine's run is from the golden one. An error is the largest |got − expected| / max(1, |expected|)."""
+    """How far an engine's run is from the golden one.
+
+    An error is the largest |got − expected| / max(1, |expected|). A target is an action times its scale, and so is its
+    error: where the scale is larger than 1, it takes the place of the 1.
+    """
 
     engine: str
     precision: str
@@ -50,6 +54,7 @@ def replay_golden(engine: Engine, bundle: Bundle) -> GoldenReport:
     golden, contract = bundle.golden, bundle.contract
     builder, mapper = ObservationBuilder(contract, 1), ActionMapper(contract, 1)
     joint_pos = builder.signals[:, builder.layout.slices["joint_pos"]]
+    unit = max(1.0, *map(abs, contract.action.scale))
     errors = np.zeros((len(golden.signals), 3))
     for step, (signals, commands, starts) in enumerate(
         zip(golden.signals, golden.commands, golden.episode_start, strict=True)
@@ -65,7 +70,7 @@ def replay_golden(engine: Engine, bundle: Bundle) -> GoldenReport:
         errors[step] = (
             _error(engine.observation[0], golden.observations[step]),
             _error(engine.action[0], golden.actions[step]),
-            _error(command[0], golden.targets[step]),
+            _error(command[0], golden.targets[step], unit),
         )
     # Asked this way round, an error that is not a number is too large.
     bad = np.flatnonzero(~(errors <= GOLDEN_TOLERANCE).all(axis=1))
@@ -101,6 +106,8 @@ def require_golden(engine: Engine, bundle: Bundle) -> GoldenReport:
     return report
 
 
-def _error(got: npt.NDArray[np.float32] | npt.NDArray[np.float64], expected: npt.NDArray[np.floating]) -> float:
-    scale = np.maximum(1.0, np.abs(expected.astype(np.float64)))
+def _error(
+    got: npt.NDArray[np.float32] | npt.NDArray[np.float64], expected: npt.NDArray[np.floating], unit: float = 1.0
+) -> float:
+    scale = np.maximum(unit, np.abs(expected.astype(np.float64)))
     return float(np.max(np.abs(got.astype(np.float64) - expected) / scale))

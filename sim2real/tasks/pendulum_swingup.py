@@ -202,7 +202,7 @@ def _term(
 
 def _safety() -> Safety:
     return Safety(
-        stale_timeout_ns=50 * _MS,
+        stale_timeout_ns=100 * _MS,
         on_stale="damp",
         on_non_finite="stop",
         on_position_limit="hold",
@@ -219,7 +219,9 @@ def _safety() -> Safety:
 
 
 def _budget() -> LatencyBudget:
-    """Half a control period for the usual tick; one period at p99; the policy is trained with up to two."""
+    """End to end: half a control period for the usual tick, one at p99, two, the longest delay that training draws, at
+    p99.9. A command older than five periods is not applied.
+    """
     return LatencyBudget(
         stages=(
             StageBudget(stage="wake", p50_ns=1 * _MS, p99_ns=5 * _MS, p999_ns=10 * _MS, max_ns=30 * _MS),
