@@ -219,8 +219,9 @@ def _safety() -> Safety:
 
 
 def _budget() -> LatencyBudget:
-    """End to end: half a control period for the usual tick, one at p99, two, the longest delay that training draws, at
-    p99.9. A command older than five periods is not applied.
+    """End to end: half a control period usually, one at p99, two at p99.9, which is as much as training delays commands.
+
+    A command older than five periods is not applied.
     """
     return LatencyBudget(
         stages=(
