@@ -219,7 +219,7 @@ def _safety() -> Safety:
 
 
 def _budget() -> LatencyBudget:
-    """End to end: half a control period usually, one at p99, two at p99.9, which is as much as training delays commands.
+    """End to end: half a control period usually, one at p99, two at p99.9, the longest delay in training.
 
     A command older than five periods is not applied.
     """
