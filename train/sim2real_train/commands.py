@@ -50,7 +50,7 @@ class TrainArgs:
     """Widths of the hidden layers of actor and critic."""
     learning_rate: float = 1e-3
     """Of the first iteration; later ones follow the policy's change."""
-    discount: float = 0.985
+    discount: float = 0.98
     """How much a reward counts one control step later."""
     save_every: int = 25
     """Iterations between checkpoints."""
@@ -103,7 +103,7 @@ def run_train(args: TrainArgs) -> Outcome:
 
     _check_train(args)
     schedule = Schedule(iterations=args.iterations, save_every=args.save_every, evaluate_every=args.evaluate_every)
-    result = train(_train_config(args), schedule, args.out.absolute(), resume=args.resume)
+    result = train(_train_config(args), schedule, args.out, resume=args.resume)
     verdict = result.evaluation
     return Outcome(
         passed=True,
@@ -144,13 +144,15 @@ def _train_config(args: TrainArgs) -> TrainConfig:
 
 
 def _check_train(args: TrainArgs) -> None:
+    from sim2real.sim.plant import MAX_DELAY
+
     for name in ("iterations", "num_envs", "num_steps", "workers", "save_every", "evaluate_every"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     if args.num_envs % args.workers:
         raise InputError(f"--num-envs: expected a multiple of --workers ({args.workers}), got {args.num_envs}")
-    if not 0.0 <= args.command_delay[0] <= args.command_delay[1]:
-        raise InputError(f"--command-delay: expected 0 <= low <= high [s], got {args.command_delay}")
+    if not 0.0 <= args.command_delay[0] <= args.command_delay[1] <= MAX_DELAY:
+        raise InputError(f"--command-delay: expected 0 <= low <= high <= {MAX_DELAY} s, got {args.command_delay}")
     if not 0.0 < args.discount < 1.0:
         raise InputError(f"--discount: expected a number between 0 and 1, got {args.discount}")
     if not (args.learning_rate > 0.0 and math.isfinite(args.learning_rate)):

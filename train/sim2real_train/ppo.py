@@ -35,18 +35,18 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     num_steps: int = 32
     """Control steps per environment and iteration, T."""
-    epochs: int = 3
+    epochs: int = 5
     """Passes over each rollout."""
-    minibatches: int = 8
+    minibatches: int = 4
     """Gradient steps per pass."""
-    discount: float = 0.985
+    discount: float = 0.98
     """γ."""
     gae_lambda: float = 0.95
     """λ."""
     clip: float = 0.2
     """ε: how far the probability of an action may move before the objective is flat."""
     value_coefficient: float = 1.0
-    entropy_coefficient: float = 0.005
+    entropy_coefficient: float = 0.01
     max_grad_norm: float = 1.0
     learning_rate: float = 1e-3
     """Of the first iteration."""
