@@ -68,7 +68,9 @@ class HeldOutError(_Part, frozen=True):
     candidate: str
     """Whose parameters: ``fitted``, ``datasheet``, ``published``."""
     position_mae: float
-    """Mean absolute position error [rad]."""
+    """Mean absolute position error [rad], without the windows in which something pushed the robot."""
+    position_mae_all: float
+    """The same over all windows [rad]."""
     window: float
     """Length of the replayed windows [s]."""
 
@@ -123,7 +125,11 @@ def _validate(content: RandomizationFile) -> None:
                 f"randomization.parameters[{index}].delays: expected what is delayed for {COMMAND_DELAY}, "
                 f"null for any other parameter, got {parameter.delays!r} for {parameter.name}"
             )
-    errors = {f"held_out[{index}].position_mae": each.position_mae for index, each in enumerate(content.held_out)}
+    errors = {
+        f"held_out[{index}].{field}": getattr(each, field)
+        for index, each in enumerate(content.held_out)
+        for field in ("position_mae", "position_mae_all")
+    }
     for path, error in {"fit_position_mae": content.fit_position_mae, **errors}.items():
         if not 0.0 <= error < math.inf:
             raise InputError(f"randomization.{path}: expected a finite number >= 0, got {error}")

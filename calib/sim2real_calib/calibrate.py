@@ -192,9 +192,14 @@ def _file(
         ),
         fit_position_mae=results[0].fit_mae,
         held_out=tuple(
-            HeldOutError(candidate=each.name, position_mae=each.held_out_mae, window=window)
+            HeldOutError(
+                candidate=each.name,
+                position_mae=each.held_out_mae,
+                position_mae_all=each.held_out_mae_all,
+                window=window,
+            )
             for each in results
-            if each.held_out_mae is not None
+            if each.held_out_mae is not None and each.held_out_mae_all is not None
         ),
     )
 

@@ -26,7 +26,7 @@ _STYLE: Final = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+main { max-width: 72rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
 header { display: flex; flex-wrap: wrap; align-items: baseline; gap: .4rem 1rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0; letter-spacing: -.01em; }
 h2 { font-size: 1.2rem; margin: 0 0 .35rem; letter-spacing: -.005em; }

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sim2real.randomization import ParameterRange, RandomizationFile
+from sim2real.randomization import HeldOutError, ParameterRange, RandomizationFile
 from sim2real_hil.plots import Bar, Curve, bars, curves
 from sim2real_hil.report_parts import Figure, Section, Table, Verdict
 from sim2real_hil.units import number, percent
@@ -101,6 +101,8 @@ def calibration_section(
     if replay is not None:
         figures.append(_replay_figure(replay))
     tables = [_parameter_table(fit.parameters)]
+    if errors:
+        tables.append(_held_out_table(fit.held_out))
     if excluded:
         tables.append(
             Table(
@@ -141,6 +143,21 @@ def _parameter_table(parameters: Sequence[ParameterRange]) -> Table:
         title="Parameters",
         columns=("parameter", "value", "range", "training draws", "how the range came about"),
         rows=tuple(row(each) for each in parameters),
+    )
+
+
+def _held_out_table(errors: Sequence[HeldOutError]) -> Table:
+    return Table(
+        title="Position error on unseen logs",
+        columns=("parameters", "judged: without the parts left out", "all parts"),
+        rows=tuple(
+            (
+                each.candidate,
+                f"{number(each.position_mae * _MRAD, 3)} mrad",
+                f"{number(each.position_mae_all * _MRAD, 3)} mrad",
+            )
+            for each in errors
+        ),
     )
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused_and_nothing_written(tmp_path: Path, changes: 
             r"randomization\.fit_position_mae: expected a finite number >= 0, got nan",
         ),
         (
-            {"held_out": (HeldOutError(candidate="fitted", position_mae=-1.0, window=0.5),)},
+            {"held_out": (HeldOutError(candidate="fitted", position_mae=-1.0, position_mae_all=0.1, window=0.5),)},
             r"randomization\.held_out\[0\]\.position_mae: expected a finite number >= 0, got -1\.0",
         ),
         (
