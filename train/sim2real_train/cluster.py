@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Generator
@@ -20,6 +21,7 @@ __all__ = ["local_cluster"]
 
 _OBJECT_STORE_BYTES: Final = 128 * 1024 * 1024
 """Workers keep their rollouts; only metrics and checkpoints travel."""
+_LOOPBACK: Final = "127.0.0.1"
 _ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Without it Ray warns that a later version will treat workers without a GPU differently.
@@ -32,12 +34,16 @@ def local_cluster(num_workers: int) -> Generator[Path]:
     """Start Ray for `num_workers` actors of one CPU each; yield a folder that all of them see.
 
     Raises:
-        InputError: This process already uses Ray.
+        InputError: This process uses Ray already, or imported it in a way that makes it listen to the network.
     """
     if ray.is_initialized():
         raise InputError("Ray: expected a process that does not use it yet; call ray.shutdown() before training")
-    # Unix sockets lie in the folder, and their paths may have 107 characters: not below a long TMPDIR.
-    with tempfile.TemporaryDirectory(prefix="s2r-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with (
+        # Unix sockets lie in the folder, and their paths may have 107 characters: not below a long TMPDIR.
+        tempfile.TemporaryDirectory(prefix="s2r-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        # Ray prints what it has to say of workers that died to stdout, which belongs to the command's result.
+        contextlib.redirect_stdout(sys.stderr),
+    ):
         try:
             _start(num_workers, Path(folder))
             yield Path(folder)
@@ -54,12 +60,15 @@ def _start(num_workers: int, folder: Path) -> None:
             num_gpus=0,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
+            _node_ip_address=_LOOPBACK,
             _temp_dir=str(folder / "ray"),
             configure_logging=True,
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
+    address = str(ray.util.get_node_ip_address())
+    if address != _LOOPBACK:
+        raise InputError(f"Ray: expected to listen on {_LOOPBACK}, got {address}; import sim2real_train before ray")
 
 
 @contextlib.contextmanager

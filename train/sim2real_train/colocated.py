@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -85,10 +86,9 @@ class Colocated:
         self._all("publish", observations)
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
-        """Run whole episodes of the present policy, each worker from its share of the starts."""
-        count = len(self._workers)
-        shares = [starts // count + (rank < starts % count) for rank in range(count)]
-        return self._each("evaluate", [(share, seed + rank) for rank, share in enumerate(shares)])
+        """Run whole episodes of the present policy; the workers share the starts equally, rounded up."""
+        share = math.ceil(starts / len(self._workers))
+        return self._each("evaluate", [(share, seed + rank) for rank in range(len(self._workers))])
 
     def states(self) -> list[WorkerState]:
         """Return what each worker needs to go on exactly from here."""

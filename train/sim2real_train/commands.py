@@ -56,6 +56,8 @@ class TrainArgs:
     """Iterations between checkpoints."""
     evaluate_every: int = 50
     """Iterations between measurements of the success rate."""
+    evaluate_starts: int = 256
+    """Episodes of the last measurement, after the last iteration; those on the way take a quarter."""
     resume: bool = False
     """Go on from the checkpoint in OUT."""
 
@@ -102,7 +104,12 @@ def run_train(args: TrainArgs) -> Outcome:
     from sim2real_train.trainer import Schedule, train
 
     _check_train(args)
-    schedule = Schedule(iterations=args.iterations, save_every=args.save_every, evaluate_every=args.evaluate_every)
+    schedule = Schedule(
+        iterations=args.iterations,
+        save_every=args.save_every,
+        evaluate_every=args.evaluate_every,
+        evaluate_starts=args.evaluate_starts,
+    )
     result = train(_train_config(args), schedule, args.out, resume=args.resume)
     verdict = result.evaluation
     return Outcome(
@@ -146,7 +153,7 @@ def _train_config(args: TrainArgs) -> TrainConfig:
 def _check_train(args: TrainArgs) -> None:
     from sim2real.sim.plant import MAX_DELAY
 
-    for name in ("iterations", "num_envs", "num_steps", "workers", "save_every", "evaluate_every"):
+    for name in ("iterations", "num_envs", "num_steps", "workers", "save_every", "evaluate_every", "evaluate_starts"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     if args.num_envs % args.workers:

@@ -34,10 +34,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Iterations in all, those before a resume included."""
     save_every: int = 25
     """Iterations between checkpoints."""
-    evaluate_every: int = 25
+    evaluate_every: int = 50
     """Iterations between measurements of the success rate."""
-    evaluate_starts: int = 64
-    """Episodes of each."""
+    evaluate_starts: int = 256
+    """Episodes of the last measurement; those on the way take a quarter."""
     num_threads: int = 1
     """Threads of each worker that step its simulation."""
 
@@ -131,7 +131,7 @@ class _Run:
             mean_reward=float(np.mean([each.mean_reward for each in collected])),
             mean_return=float(np.mean(returns)) if returns else None,
             learning_rate=learning_rate,
-            success=self._evaluate(self.schedule.evaluate_starts).success_rate if due else None,
+            success=self._evaluate(max(self.schedule.evaluate_starts // 4, 1)).success_rate if due else None,
             **msgspec.structs.asdict(update),
         )
 
@@ -165,7 +165,7 @@ class _Run:
             env_steps=self.metrics[-1].env_steps,
             wall_seconds=time.monotonic() - self.began,
             num_workers=self.config.num_workers,
-            evaluation=self._evaluate(256),
+            evaluation=self._evaluate(self.schedule.evaluate_starts),
             curve=curve(tuple(self.metrics)),
         )
 

@@ -1,0 +1,200 @@
+"""`sim2real train` as a user runs it: real processes, real Ray, killed at bad moments."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from sim2real.errors import InputError
+from sim2real_train.checkpoint import read_checkpoint
+from sim2real_train.commands import EvaluateArgs, ExportArgs, TrainArgs, run_evaluate, run_export, run_train
+from tests.train.builders import TASK
+
+SMALL = ("--num-envs", "8", "--num-steps", "16", "--hidden", "16", "--seed", "4", "--evaluate-starts", "8")
+ENDLESS = (*SMALL, "--iterations", "1000000", "--save-every", "2")
+PATIENCE = 120.0
+"""Seconds until a process that should have ended counts as hung."""
+
+
+@pytest.fixture
+def hostile_folder(tmp_path: Path) -> Path:
+    """Case 25: the folder of a user whose own files have our names."""
+    for name in ("train", "edge", "sim2real", "sim2real_train"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported the wrong file')\n")
+    return tmp_path
+
+
+def start(folder: Path, out: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("sim2real")), "train", TASK, "--out", out, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # As in a terminal, where Ctrl-C reaches every process of the foreground group.
+        start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    """Wait for the end; return exit code, stdout, and the last line of stderr."""
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    return process.returncode, stdout.decode(), stderr.decode().replace("\r", "\n").strip().splitlines()[-1]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A run on two workers that has saved at least one checkpoint and would go on for ever."""
+    process = start(tmp_path, "run", *ENDLESS, "--workers", "2")
+    assert process.stderr is not None
+    seen = b""
+    while not any(int(number) >= 4 for number in re.findall(rb"\| (\d+)/1000000", seen)):
+        chunk = os.read(process.stderr.fileno(), 4096)
+        assert chunk, f"the run ended early: {seen.decode()}"
+        seen = seen[-200:] + chunk
+    # The bar moves before the checkpoint of its iteration is written; that of the iteration before is there.
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+
+
+def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [child for child in descendants(process) if "ray::_Replica" in " ".join(child.cmdline())]
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+    assert not alive
+
+
+def assert_only_on_loopback(processes: list[psutil.Process]) -> None:
+    """Who reaches a Ray port can run code on the machine."""
+    listening = [
+        connection.laddr.ip
+        for process in processes
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_train_then_resume_equals_train(hostile_folder: Path) -> None:
+    """Cases 23, 25, 27, through the whole command: same files from 4 iterations as from 2 and 2 more."""
+    words = ("--workers", "1", "--save-every", "2", "--evaluate-every", "2")
+    for out, iterations, more in (("whole", "4", ()), ("run", "2", ()), ("run", "4", ("--resume",))):
+        process = start(hostile_folder, out, *SMALL, *words, "--iterations", iterations, "--json", *more)
+        code, stdout, last = finish(process)
+        assert code == 0, last
+        result = msgspec.json.decode(stdout)
+        assert result["iterations"] == int(iterations)
+        assert result["evaluation"]["starts"] == 8
+    whole, resumed = (read_checkpoint(hostile_folder / out / "checkpoint") for out in ("whole", "run"))
+    assert whole.state.members == resumed.state.members  # their SHA-256
+    assert whole.state.generators == resumed.state.generators
+    assert [timeless(each) for each in whole.state.metrics] == [timeless(each) for each in resumed.state.metrics]
+    lines = (hostile_folder / "run" / "metrics.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+    assert len(list((hostile_folder / "run" / "tensorboard").iterdir())) == 1
+
+
+def timeless(metrics: Any) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(metrics).items() if name != "wall_seconds"}
+
+
+def test_ctrl_c_leaves_a_whole_checkpoint_and_says_how_to_go_on(
+    running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    family = descendants(running)
+    assert len(workers_of(running)) == 2
+    assert_only_on_loopback(family)
+    os.killpg(running.pid, signal.SIGINT)
+    code, stdout, last = finish(running)
+    assert code == 2
+    assert stdout == ""
+    iteration = read_checkpoint(tmp_path / "run" / "checkpoint").state.iteration
+    assert iteration >= 2
+    assert last == (
+        f"error: interrupted; the checkpoint of iteration {iteration} is whole: the same command with --resume goes on "
+        "from it"
+    )
+    assert_gone(family)
+    assert not list((tmp_path / "run").rglob("*.partial"))
+
+
+def test_a_killed_worker_ends_the_run_with_one_line(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    family = descendants(running)
+    workers_of(running)[1].kill()
+    code, stdout, last = finish(running)
+    assert code == 2
+    assert stdout == ""
+    iteration = read_checkpoint(tmp_path / "run" / "checkpoint").state.iteration
+    assert last.startswith("error: a worker process died")
+    assert f"the checkpoint of iteration {iteration} is whole" in last
+    assert_gone(family)
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_no_process_and_a_whole_checkpoint(
+    running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    family = descendants(running)
+    running.kill()
+    running.communicate(timeout=PATIENCE)
+    assert_gone(family)
+    assert read_checkpoint(tmp_path / "run" / "checkpoint").state.iteration >= 2
+
+
+def small_args(out: Path, **changes: Any) -> TrainArgs:
+    fields: dict[str, Any] = {"num_envs": 8, "num_steps": 16, "hidden": (16,), "iterations": 2, "workers": 1}
+    return TrainArgs(task=TASK, out=out, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"iterations": 0}, "--iterations: expected at least 1, got 0"),
+        ({"num_envs": 9, "workers": 2}, r"--num-envs: expected a multiple of --workers \(2\), got 9"),
+        ({"command_delay": (0.02, 0.0)}, "--command-delay: expected 0 <= low <= high <= 0.1"),
+        ({"command_delay": (0.0, 9.0)}, "--command-delay: expected 0 <= low <= high <= 0.1"),
+        ({"discount": 1.0}, "--discount: expected a number between 0 and 1"),
+        ({"learning_rate": float("nan")}, "--learning-rate: expected a number > 0"),
+        ({"hidden": (16, 0)}, "--hidden: expected widths of at least 1"),
+        ({"resume": True}, "holds no checkpoint to go on from; train without --resume"),
+        ({"randomization": Path("missing.json")}, "randomization file missing.json: cannot be read"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        run_train(small_args(tmp_path / "run", **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_task_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pendulum-swingup"):
+        run_train(TrainArgs(task="pendulum-swingupp", out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_commands_that_read_a_checkpoint_say_so_when_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="give the checkpoint folder of a run"):
+        run_export(ExportArgs(checkpoint=tmp_path, out=tmp_path / "policy.s2r"))
+    with pytest.raises(InputError, match="--starts: expected at least 1"):
+        run_evaluate(EvaluateArgs(policy=tmp_path, starts=0))
