@@ -62,7 +62,7 @@ def energy(joint_pos: Array, joint_vel: Array) -> Array:
 
 
 def stillness(joint_pos: Array, joint_vel: Array) -> Array:
-    """1 / (1 + (error / 0.15 rad)² + (velocity / 1 rad/s)²): 1 at rest upright, with tails that lead there from afar."""
+    """1 / (1 + (error / 0.15 rad)² + (velocity / 1 rad/s)²): 1 at rest upright; its tails lead there from afar."""
     return 1.0 / (1.0 + np.square(upright_error(joint_pos) / 0.15) + np.square(joint_vel))
 
 
