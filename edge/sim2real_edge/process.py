@@ -13,10 +13,12 @@ from typing import Final
 
 from sim2real.errors import InputError
 
-__all__ = ["StopRequest", "on_processor", "stop_on_signals", "with_priority", "without_collector"]
+__all__ = ["StopRequest", "fifo_priority", "on_processor", "stop_on_signals", "with_priority", "without_collector"]
 
 _MCL_CURRENT_AND_FUTURE: Final = 3
 """mlockall(2): all memory that is mapped, now and later."""
+_LOW_FIFO: Final = 10
+"""Above every ordinary process, below what a kernel with threaded interrupts gives those (50)."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -80,6 +82,15 @@ def on_processor(cpu: int | None) -> Generator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def fifo_priority() -> int | None:
+    """Return a priority that `with_priority` grants this process, low among the realtime ones; None: it grants none."""
+    try:
+        with with_priority(_LOW_FIFO):
+            return _LOW_FIFO
+    except InputError:
+        return None
 
 
 @contextlib.contextmanager

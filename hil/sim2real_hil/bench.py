@@ -18,6 +18,7 @@ from sim2real.contract import END_TO_END
 from sim2real.latency import LatencyReport, make_report, read_latency, write_latency
 from sim2real.sim.plant import Plant
 from sim2real.tasks import get_task
+from sim2real_edge.process import fifo_priority, with_priority
 from sim2real_hil.bench_sections import (
     LockstepResult,
     RealtimeCounts,
@@ -98,11 +99,12 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     where = args.endpoint or args.transport or "ipc"
     with contextlib.ExitStack() as stack:
         measured = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sim2real-"))) / "latency.json"
-        words = [*_edge_words(args), "--latency", str(measured)]
+        priority = fifo_priority() if args.scheduling == "fifo_if_permitted" else None
+        words = [*_edge_words(args), "--latency", str(measured), *_scheduling_words(priority)]
         socket, edge = stack.enter_context(connected(bundle, mode="realtime", where=where, edge_words=words))
         timeout_ns = round(args.timeout * NS_PER_S)
         server = RealtimePlant(plant, socket, contract, ticks=ticks, timeout_ns=timeout_ns, check=edge.check)
-        with watched(lambda: server.ticker.index + 1, ticks, "real time", "tick"):
+        with watched(lambda: server.ticker.index + 1, ticks, "real time", "tick"), with_priority(priority):
             run = server.run()
         socket.bye(f"done: {args.seconds:g} s")
         told = msgspec.convert(edge.result(_EDGE_END_S), _EdgeResult)
@@ -146,6 +148,18 @@ def _lockstep_plant(bundle: Bundle, args: HilRunArgs) -> Plant:
 def _edge_words(args: HilRunArgs) -> list[str]:
     trusted = [word for key in args.trust for word in ("--trust", str(key))]
     return ["--engine", args.engine, *trusted]
+
+
+def _scheduling_words(priority: int | None) -> list[str]:
+    """What the edge is told of its priority, and what it writes down of the machine's load."""
+    if priority is None:
+        return ["--load", "the plant on the same machine, both as ordinary processes"]
+    return [
+        "--load",
+        f"the plant on the same machine, both under SCHED_FIFO {priority}",
+        "--realtime-priority",
+        str(priority),
+    ]
 
 
 def _merge(edge: LatencyReport, run: RealtimeRun) -> LatencyReport:

@@ -46,6 +46,9 @@ class HilRunArgs:
     """Seed of a random start state."""
     engine: str = "onnxruntime-cpu"
     """Inference engine of the edge."""
+    scheduling: Literal["fifo_if_permitted", "ordinary"] = "fifo_if_permitted"
+    """In real time: plant and edge run under SCHED_FIFO, as a robot's loop does, where the system permits it, or as
+    ordinary processes. The report says which it was."""
     timeout: float = 10.0
     """Longest silence [s] of the edge before the run ends with an error."""
     out: Path | None = None

@@ -23,7 +23,7 @@ from sim2real_edge.controller import Controller
 from sim2real_edge.engine import load_engine
 from sim2real_edge.loop import EdgeLoop, Ending, LoopResult, aligned_start
 from sim2real_edge.onnx_engine import CpuEngine
-from sim2real_edge.process import StopRequest, on_processor, with_priority
+from sim2real_edge.process import StopRequest, fifo_priority, on_processor, with_priority
 from tests.edge import policies
 from tests.edge.plants import WAIT_NS, Plant, at_rest, plant_thread
 from tests.edge.policies import MS, Array
@@ -279,6 +279,7 @@ def test_a_priority_is_granted_or_an_error_but_never_silently_missing() -> None:
     before = os.sched_getscheduler(0)
     granted = scheduler_with_priority()
     assert granted == os.SCHED_FIFO or "/etc/security/limits.conf" in str(granted)
+    assert (fifo_priority() is not None) == (granted == os.SCHED_FIFO)
     assert os.sched_getscheduler(0) == before
 
 

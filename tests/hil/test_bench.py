@@ -21,6 +21,7 @@ from sim2real.errors import InputError
 from sim2real.latency import read_latency
 from sim2real.wire_messages import make_hello
 from sim2real.wire_plant import PlantSocket
+from sim2real_edge.process import fifo_priority
 from sim2real_hil.commands import HilRunArgs, PlantArgs, run_hil, run_plant
 from sim2real_hil.trajectory import compare, read_trajectory
 from tests.edge import policies
@@ -50,15 +51,33 @@ def test_lockstep_carries_recurrent_state_and_history(tmp_path: Path) -> None:
     assert outcome.passed, outcome.summary
 
 
-def test_realtime_measures_every_stage_and_judges_it(command: Start, bundle: Bundle, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheduling", ["fifo_if_permitted", "ordinary"])
+def test_realtime_measures_every_stage_and_judges_it(
+    command: Start, bundle: Bundle, tmp_path: Path, scheduling: str
+) -> None:
     path = _with_impossible_budget(bundle, tmp_path / "hasty.s2r")
-    run = command("hil", "run", str(path), "--mode", "realtime", "--seconds", "2", "--out", "out", "--json")
+    run = command(
+        "hil",
+        "run",
+        str(path),
+        "--mode",
+        "realtime",
+        "--seconds",
+        "2",
+        "--out",
+        "out",
+        "--scheduling",
+        scheduling,
+        "--json",
+    )
     code, stdout, _ = run.end(60)
     result = json.loads(stdout)
     assert code == 1
     verdicts = {verdict["name"]: verdict["passed"] for verdict in result["verdicts"]}
     assert verdicts["infer max"] is False
     latency = read_latency(tmp_path / "out" / "latency.json")
+    fifo = scheduling == "fifo_if_permitted" and fifo_priority() is not None
+    assert ("SCHED_FIFO" if fifo else "ordinary processes") in latency.conditions.load
     counts = {part.stage: part.count for part in latency.stages}
     # 2 s of 100 Hz; on a busy machine some ticks are lost.
     assert all(40 < counts[stage] <= 202 for stage in ("wake", "infer", "tick", "command_transport", "end_to_end"))
