@@ -119,7 +119,8 @@ def latency_section(
         text=(
             f"{latency.conditions.duration_ns / 1e9:.0f} s in real time over {transport}; "
             f"load: {latency.conditions.load}. The plant waits for nobody. Waking up counts from the tick's deadline, "
-            "a tick that a stall costs counts as missed, and end to end is from the measurement to the physics step that applies the command computed from it."
+            "a tick that a stall costs counts as missed, and end to end is from the measurement to the physics step "
+            "that applies the command computed from it."
         ),
         tables=(_percentile_table(histograms, budgets), _count_table(latency, contract, counts)),
         figures=(
