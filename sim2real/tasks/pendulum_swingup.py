@@ -53,9 +53,9 @@ def height(joint_pos: Array) -> Array:
 
 
 def energy(joint_pos: Array, joint_vel: Array) -> Array:
-    """E / E_upright below the energy of upright, (E_upright / E)² above it: 1 where the rod coasts to upright and stops.
+    """E / E_upright up to the energy of resting upright, (E_upright / E)² above it.
 
-    E = ½ q̇² l / g + 1 − cos q, of the frictionless point mass; 0 at rest hanging.
+    E = ½ q̇² l / g + 1 − cos q, of the frictionless point mass: 1 where the rod would coast to upright and stop there.
     """
     ratio = 0.25 * np.square(joint_vel) / _NATURAL_FREQUENCY_SQUARED + height(joint_pos)
     return np.minimum(ratio, 1.0 / np.square(np.maximum(ratio, 1.0)))

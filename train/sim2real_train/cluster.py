@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import ray
 
@@ -66,8 +66,8 @@ def _start(num_workers: int, folder: Path) -> None:
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
-    address = str(ray.util.get_node_ip_address())
-    if address != _LOOPBACK:
+    (node,) = cast("list[dict[str, str]]", ray.nodes())
+    if (address := node["NodeManagerAddress"]) != _LOOPBACK:
         raise InputError(f"Ray: expected to listen on {_LOOPBACK}, got {address}; import sim2real_train before ray")
 
 

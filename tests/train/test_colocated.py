@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sim2real.errors import InputError
+from sim2real_train.cluster import local_cluster
+from sim2real_train.colocated import WorkerLostError, colocated
+from sim2real_train.moments import merge
+from tests.train.builders import iterate, make_worker, small_config
+
+
+def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of a cluster that is not ours, and must not be joined.
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    before = Path.cwd()
+    with colocated(small_config(num_workers=2)) as workers:
+        assert Path.cwd() == before
+        for _ in range(3):
+            collected = workers.collect()
+            advantages = merge(workers.score())
+            updates = workers.learn(1e-3, advantages)
+            workers.publish(merge(each.observations for each in collected))
+            assert len(set(workers.weights_sha256())) == 1
+            # Their rollouts differ, so that without averaging their weights would.
+            assert collected[0].mean_reward != collected[1].mean_reward
+            assert updates[0].policy_loss != updates[1].policy_loss
+            assert advantages.count == 8 * 16
+
+        first, second = workers.process_ids()
+        assert os.getpid() not in (first, second)
+        os.kill(second, 9)
+        with pytest.raises(WorkerLostError, match="a worker process died"):
+            workers.collect()
+
+
+def test_one_worker_in_ray_is_the_worker_without_ray() -> None:
+    """The placement decides where things run, and nothing else."""
+    alone = make_worker(small_config())
+    with colocated(small_config()) as workers:
+        learning_rate = 1e-3
+        for _ in range(3):
+            collected = workers.collect()
+            workers.learn(learning_rate, merge(workers.score()))
+            workers.publish(merge(each.observations for each in collected))
+            iterate(alone, learning_rate)
+        assert workers.weights_sha256() == [alone.weights_sha256()]
+        # A second one in the same process would share Ray with the first.
+        with pytest.raises(InputError, match=r"call ray\.shutdown\(\) before training"), local_cluster(1):
+            pass
