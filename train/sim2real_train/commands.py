@@ -40,6 +40,8 @@ class TrainArgs:
     """Control steps per environment and iteration."""
     workers: int = 2
     """Processes that simulate and learn together; results depend on their number, and repeat for the same one."""
+    sim_threads: int = 1
+    """Threads of each worker that step its simulation; results do not depend on them."""
     seed: int = 0
     """Seeds every draw."""
     command_delay: tuple[float, float] = (0.0, 0.02)
@@ -109,6 +111,7 @@ def run_train(args: TrainArgs) -> Outcome:
         save_every=args.save_every,
         evaluate_every=args.evaluate_every,
         evaluate_starts=args.evaluate_starts,
+        num_threads=args.sim_threads,
     )
     result = train(_train_config(args), schedule, args.out, resume=args.resume)
     verdict = result.evaluation
@@ -153,7 +156,16 @@ def _train_config(args: TrainArgs) -> TrainConfig:
 def _check_train(args: TrainArgs) -> None:
     from sim2real.sim.plant import MAX_DELAY
 
-    for name in ("iterations", "num_envs", "num_steps", "workers", "save_every", "evaluate_every", "evaluate_starts"):
+    for name in (
+        "iterations",
+        "num_envs",
+        "num_steps",
+        "workers",
+        "save_every",
+        "evaluate_every",
+        "evaluate_starts",
+        "sim_threads",
+    ):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     if args.num_envs % args.workers:
