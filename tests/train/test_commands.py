@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 from sim2real.errors import InputError
-from sim2real_train.checkpoint import read_checkpoint
+from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
 from sim2real_train.commands import EvaluateArgs, ExportArgs, TrainArgs, run_evaluate, run_export, run_train
-from tests.train.builders import TASK
+from sim2real_train.models import ModelConfig
+from sim2real_train.ppo import PpoConfig
+from tests.train.builders import TASK, metrics, small_config
 
 SMALL = ("--num-envs", "8", "--num-steps", "16", "--hidden", "16", "--seed", "4", "--evaluate-starts", "8")
 ENDLESS = (*SMALL, "--iterations", "1000000", "--save-every", "2")
@@ -95,15 +97,17 @@ def assert_only_on_loopback(processes: list[psutil.Process]) -> None:
 
 
 def test_train_then_resume_equals_train(hostile_folder: Path) -> None:
-    """Cases 23, 25, 27, through the whole command: same files from 4 iterations as from 2 and 2 more."""
-    words = ("--workers", "1", "--save-every", "2", "--evaluate-every", "2")
-    for out, iterations, more in (("whole", "4", ()), ("run", "2", ()), ("run", "4", ("--resume",))):
-        process = start(hostile_folder, out, *SMALL, *words, "--iterations", iterations, "--json", *more)
-        code, stdout, last = finish(process)
-        assert code == 0, last
-        result = msgspec.json.decode(stdout)
-        assert result["iterations"] == int(iterations)
-        assert result["evaluation"]["starts"] == 8
+    """Cases 23, 25, 27: two iterations as a user's process and two more give the files of four in one go."""
+    words = ("--workers", "1", "--iterations", "2", "--save-every", "2", "--evaluate-every", "2", "--json")
+    code, stdout, last = finish(start(hostile_folder, "run", *SMALL, *words))
+    assert code == 0, last
+    result = msgspec.json.decode(stdout)
+    assert result["iterations"] == 2
+    assert result["evaluation"]["starts"] == 8
+    assert result["curve"]["iteration"] == [1, 2]
+    for out, resume in (("run", True), ("whole", False)):
+        more: dict[str, Any] = {"save_every": 2, "evaluate_every": 2, "evaluate_starts": 8, "resume": resume}
+        run_train(small_args(hostile_folder / out, seed=4, iterations=4, **more))
     whole, resumed = (read_checkpoint(hostile_folder / out / "checkpoint") for out in ("whole", "run"))
     assert whole.state.members == resumed.state.members  # their SHA-256
     assert whole.state.generators == resumed.state.generators
@@ -198,3 +202,31 @@ def test_commands_that_read_a_checkpoint_say_so_when_there_is_none(tmp_path: Pat
         run_export(ExportArgs(checkpoint=tmp_path, out=tmp_path / "policy.s2r"))
     with pytest.raises(InputError, match="--starts: expected at least 1"):
         run_evaluate(EvaluateArgs(policy=tmp_path, starts=0))
+
+
+def test_a_run_is_neither_overwritten_nor_resumed_under_other_settings(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "checkpoint"
+    state = State(
+        schema_version=1,
+        toolkit_version="0",
+        config=small_config(num_envs=8, ppo=PpoConfig(num_steps=16), model=ModelConfig(hidden=(16,)), seed=0),
+        iteration=2,
+        learning_rate=1e-3,
+        wall_seconds=1.0,
+        metrics=(metrics(1), metrics(2)),
+        generators=({},),
+        members={},
+    )
+    write_checkpoint(checkpoint, state, {"weights": {}, "learner": {}, "worker-0": {}})
+    before = {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+    for args, told in (
+        (small_args(tmp_path / "run"), "holds a run already; go on with it by --resume"),
+        (small_args(tmp_path / "run", resume=True, seed=1), "other settings: seed was 0, now 1"),
+        (small_args(tmp_path / "run", resume=True, discount=0.9), r"ppo\.discount was 0\.98, now 0\.9"),
+        (small_args(tmp_path / "run", resume=True, hidden=(8,)), r"model\.hidden was \(16,\), now \(8,\)"),
+        (small_args(tmp_path / "run", resume=True, iterations=1), "is at iteration 2 already"),
+    ):
+        with pytest.raises(InputError, match=told):
+            run_train(args)
+    assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["checkpoint"]

@@ -63,7 +63,7 @@ def _average_over_peers(gradient: torch.Tensor) -> None:
 
 
 class Colocated:
-    """All workers as one: every method calls them at the same time and returns their answers by rank."""
+    """The `Placement` of one machine."""
 
     def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int) -> None:
         actor: Any = ray.remote(num_cpus=1)(_Replica)

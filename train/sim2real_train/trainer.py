@@ -13,11 +13,12 @@ from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
 from sim2real.tasks import get_task
 from sim2real_train.checkpoint import Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
-from sim2real_train.colocated import Colocated, WorkerLostError, colocated
+from sim2real_train.colocated import WorkerLostError, colocated
 from sim2real_train.config import TrainConfig
 from sim2real_train.evaluate import Evaluation, judge
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve
 from sim2real_train.moments import merge
+from sim2real_train.placement import Placement
 from sim2real_train.ppo import Update, adapt_learning_rate
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
@@ -86,7 +87,7 @@ class _Run:
     """One attempt at a run, from its start or from a checkpoint."""
 
     def __init__(
-        self, config: TrainConfig, schedule: Schedule, out: Path, workers: Colocated, start: Checkpoint | None
+        self, config: TrainConfig, schedule: Schedule, out: Path, workers: Placement, start: Checkpoint | None
     ) -> None:
         self.config = config
         self.schedule = schedule

@@ -1,0 +1,49 @@
+"""Where collecting, scoring and learning run: one protocol, so that the controller is the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sim2real_train.checkpoint import Arrays, Checkpoint
+from sim2real_train.evaluate import Episodes
+from sim2real_train.moments import Moments
+from sim2real_train.ppo import Update
+from sim2real_train.worker import Collected, WorkerState
+
+__all__ = ["Placement"]
+
+
+class Placement(Protocol):
+    """All workers as one: every method calls them at the same time and returns their answers by rank."""
+
+    def collect(self) -> list[Collected]:
+        """Let every worker act for T steps."""
+        ...
+
+    def score(self) -> list[Moments]:
+        """Let every worker compute advantages and value targets; return the moments of the advantages."""
+        ...
+
+    def learn(self, learning_rate: float, advantages: Moments) -> list[Update]:
+        """Let all workers learn together, advantages normalised by the moments of all workers'."""
+        ...
+
+    def publish(self, observations: Moments) -> None:
+        """Give every worker the observations of all, for its normaliser."""
+        ...
+
+    def evaluate(self, starts: int, seed: int) -> list[Episodes]:
+        """Run at least `starts` whole episodes of the present policy, shared by the workers."""
+        ...
+
+    def states(self) -> list[WorkerState]:
+        """Return what each worker needs, beside `learner`, to go on exactly from here."""
+        ...
+
+    def learner(self) -> dict[str, Arrays]:
+        """Return weights and optimiser, which all workers share."""
+        ...
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on exactly from a checkpoint."""
+        ...
