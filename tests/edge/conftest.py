@@ -24,8 +24,8 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     contract = policies.pendulum_contract()
     safety = msgspec.structs.replace(
         contract.safety,
-        stale_timeout_ns=250 * policies.MS,
-        deadline_ladder=DeadlineLadder(hold_after=25, damp_after=100, stop_after=1000),
+        stale_timeout_ns=1000 * policies.MS,
+        deadline_ladder=DeadlineLadder(hold_after=10_000, damp_after=20_000, stop_after=30_000),
     )
     return policies.mlp(msgspec.structs.replace(contract, safety=safety)).write(_place(tmp_path_factory, "patient"))
 
