@@ -38,9 +38,10 @@ class TrainArgs:
     """Environments of all workers together."""
     num_steps: int = 32
     """Control steps per environment and iteration."""
-    workers: int = 2
-    """Processes that simulate and learn together; results depend on their number, and repeat for the same one."""
-    sim_threads: int = 1
+    workers: int = 1
+    """Processes that simulate and learn together, waiting for each other's gradients; on two busy cores one is the
+    fastest. Results depend on their number."""
+    sim_threads: int = 2
     """Threads of each worker that step its simulation; results do not depend on them."""
     seed: int = 0
     """Seeds every draw."""
