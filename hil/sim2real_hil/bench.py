@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_lockstep", "run_realtime"]
 
+_TICKS: Final = 2000
+_SECONDS: Final = 20.0
 _EDGE_END_S: Final = 10.0
 """Time for the edge to write what it measured, once it was told to end."""
 
@@ -65,17 +67,18 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     began = time.monotonic()
     chosen = args.endpoint or args.transport
     places = (chosen,) if chosen else ("ipc", "tcp")
+    ticks = args.ticks or _TICKS
     runs: dict[str, tuple[Trajectory, float]] = {}
-    with bar(args.ticks * (1 + len(places)), "lockstep", "tick") as progress:
+    with bar(ticks * (1 + len(places)), f"lockstep, {len(places) + 1} runs", "tick") as progress:
         for where in places:
             run_began = time.monotonic()
-            trajectory = _exchange(bundle, args, where, progress.update)
+            trajectory = _exchange(bundle, args, where, ticks, progress.update)
             runs[where.partition(":")[0]] = trajectory, time.monotonic() - run_began
         plant = _lockstep_plant(bundle, args)
         controller = make_controller(bundle, args.engine)
-        reference = run_in_process(plant, controller, bundle, ticks=args.ticks, progress=progress.update)
+        reference = run_in_process(plant, controller, bundle, ticks=ticks, progress=progress.update)
     results = [
-        LockstepResult(transport=name, ticks=args.ticks, difference=compare(trajectory, reference), elapsed_s=elapsed_s)
+        LockstepResult(transport=name, ticks=ticks, difference=compare(trajectory, reference), elapsed_s=elapsed_s)
         for name, (trajectory, elapsed_s) in runs.items()
     ]
     for name, (trajectory, _) in runs.items():
@@ -94,7 +97,8 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     """Run the plant in real time under the edge, and judge latencies."""
     began = time.monotonic()
     contract = bundle.contract
-    ticks = round(args.seconds * NS_PER_S / contract.timing.physics_step_ns)
+    seconds = args.seconds or _SECONDS
+    ticks = round(seconds * NS_PER_S / contract.timing.physics_step_ns)
     plant = make_plant(contract, start=args.start or "rest", seed=args.seed)
     where = args.endpoint or args.transport or "ipc"
     with contextlib.ExitStack() as stack:
@@ -106,14 +110,14 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
         server = RealtimePlant(plant, socket, contract, ticks=ticks, timeout_ns=timeout_ns, check=edge.check)
         with watched(lambda: server.ticker.index + 1, ticks, "real time", "tick"), with_priority(priority):
             run = server.run()
-        socket.bye(f"done: {args.seconds:g} s")
+        socket.bye(f"done: {seconds:g} s")
         told = msgspec.convert(edge.result(_EDGE_END_S), _EdgeResult)
         latency = _merge(read_latency(measured), run)
     counts = _counts(bundle, run, told.run.changes)
     write_latency(out / "latency.json", latency)
     write_trajectory(out / "trajectory.npz", run.trajectory)
     sections = (
-        latency_section(latency, contract, counts, elapsed_s=args.seconds),
+        latency_section(latency, contract, counts, elapsed_s=seconds),
         motion_section(run.trajectory, contract, title="Motion in real time"),
         provenance_section(facts_of(bundle)),
     )
@@ -122,7 +126,7 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     )
 
 
-def _exchange(bundle: Bundle, args: HilRunArgs, where: str, progress: Callable[[], object]) -> Trajectory:
+def _exchange(bundle: Bundle, args: HilRunArgs, where: str, ticks: int, progress: Callable[[], object]) -> Trajectory:
     """Return the trajectory of one lockstep run over the wire."""
     plant = _lockstep_plant(bundle, args)
     with connected(bundle, mode="lockstep", where=where, edge_words=_edge_words(args)) as (socket, edge):
@@ -130,12 +134,12 @@ def _exchange(bundle: Bundle, args: HilRunArgs, where: str, progress: Callable[[
             plant,
             socket,
             bundle.contract,
-            ticks=args.ticks,
+            ticks=ticks,
             timeout_ns=round(args.timeout * NS_PER_S),
             check=edge.check,
             progress=progress,
         )
-        socket.bye(f"done: {args.ticks} ticks")
+        socket.bye(f"done: {ticks} ticks")
         edge.result(_EDGE_END_S)
     return trajectory
 

@@ -31,10 +31,10 @@ class HilRunArgs:
     """The policy bundle."""
     mode: Mode = "lockstep"
     """lockstep: the plant waits for each command; realtime: it does not, and latency is judged."""
-    ticks: int = 2000
-    """Control steps of a lockstep run."""
-    seconds: float = 20.0
-    """Length [s] of a realtime run."""
+    ticks: int | None = None
+    """Control steps of a lockstep run; by default 2000."""
+    seconds: float | None = None
+    """Length [s] of a realtime run; by default 20."""
     transport: Literal["ipc", "tcp"] | None = None
     """Transport; by default lockstep runs over both, one after the other, and realtime over ipc."""
     endpoint: str | None = None
@@ -93,9 +93,13 @@ def run_hil(args: HilRunArgs) -> Outcome:
     """
     from sim2real_hil.bench import run_lockstep, run_realtime
 
-    _check_positive("ticks", args.ticks)
-    _check_positive("seconds", args.seconds)
-    _check_positive("timeout", args.timeout)
+    for name in ("ticks", "seconds", "timeout"):
+        value = getattr(args, name)
+        if value is not None:
+            _check_positive(name, value)
+    foreign = "seconds" if args.mode == "lockstep" else "ticks"
+    if getattr(args, foreign) is not None:
+        raise InputError(f"--{foreign}: has no meaning in {args.mode}; leave it out, or choose the other --mode")
     bundle = _read(args.bundle, args.trust)
     run = run_lockstep if args.mode == "lockstep" else run_realtime
     return run(bundle, args, args.out or Path("runs/hil") / args.mode)

@@ -271,7 +271,7 @@ def evaluation_section(rates: Sequence[SuccessRate], *, criterion: str, elapsed_
                         Bar(
                             label=f"{each.plants} plants",
                             value=each.rate * 100.0,
-                            text=f"{percent(each.rate)} of {each.starts}",
+                            text=f"{each.successes} of {each.starts}",
                             interval=(each.interval[0] * 100.0, each.interval[1] * 100.0),
                             required=each.required * 100.0,
                         )
@@ -289,7 +289,7 @@ def evaluation_section(rates: Sequence[SuccessRate], *, criterion: str, elapsed_
             Verdict(
                 name=f"success on {each.plants} plants",
                 passed=each.rate >= each.required,
-                measured=f"{percent(each.rate)} of {each.starts} starts",
+                measured=f"{each.successes} of {each.starts} starts, {percent(each.rate)}",
                 allowed=f"≥ {percent(each.required)}",
                 advice="train for more iterations, or with another seed",
             )

@@ -47,9 +47,17 @@ def serve(bundle: Bundle, args: PlantArgs) -> Outcome:
         "clock_uncertainty_ns": uncertainty,
         **counted,
     }
-    ticks = counted["ticks"]
-    told = f"served {ticks} ticks at {endpoint}; clocks compared to ± {nanoseconds(uncertainty)}"
-    return Outcome(passed=True, result=result, summary=told)
+    return Outcome(passed=True, result=result, summary=_summary(endpoint, counted, uncertainty))
+
+
+def _summary(endpoint: str, counted: dict[str, Any], uncertainty_ns: int) -> str:
+    told = f"served {counted['ticks']} ticks at {endpoint}"
+    if lost := counted.get("lost_ticks"):
+        told += f"; {lost} more were lost to this machine's load, their physics made up for"
+    if damped := counted.get("damped_ticks"):
+        told += f"; damped at {damped}, where no command was new enough"
+    # On one machine both read the same clock.
+    return told + (f"; the edge's clock is known to ± {nanoseconds(uncertainty_ns)}" if uncertainty_ns else "")
 
 
 def _in_lockstep(plant: Plant, socket: PlantSocket, bundle: Bundle, args: PlantArgs) -> dict[str, Any]:

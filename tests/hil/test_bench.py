@@ -173,6 +173,10 @@ def test_arguments_are_checked_before_anything_starts(bundle: Bundle, tmp_path: 
     for name, value in (("ticks", 0), ("timeout", -1.0), ("seconds", float("nan"))):
         with pytest.raises(InputError, match=rf"--{name}: expected a number > 0"):
             run_hil(replace(good, **{name: value}))
+    with pytest.raises(InputError, match="--seconds: has no meaning in lockstep"):
+        run_hil(replace(good, seconds=3.0))
+    with pytest.raises(InputError, match="--ticks: has no meaning in realtime"):
+        run_hil(replace(good, mode="realtime", ticks=3))
     with pytest.raises(InputError, match="--wait"):
         run_plant(PlantArgs(bundle=bundle.path, bind="tcp://127.0.0.1:*", wait=0.0))
     assert not (tmp_path / "out").exists()
