@@ -85,7 +85,7 @@ class ExportArgs:
 
 @dataclass(frozen=True)
 class EvaluateArgs:
-    """Measure a policy's success rate over whole episodes from random starts; the verdict is its lower limit.
+    """Measure a policy's success rate over whole episodes from random starts, and judge it against --min-success.
 
     Each episode has a start and a plant of its own. The policy acts without exploration noise, measurements are noisy.
     """
