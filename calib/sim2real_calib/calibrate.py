@@ -11,13 +11,13 @@ from sim2real import __version__
 from sim2real.errors import InputError
 from sim2real.extras import require
 from sim2real.randomization import HeldOutError, LogRecord, RandomizationFile, write_randomization
-from sim2real.robots import Robot, get_robot
+from sim2real.robots import ParameterSet, Robot
 from sim2real_calib.command_delay import command_delay
 from sim2real_calib.fit import STEPS, Fit, fit
 from sim2real_calib.intervals import fitted_parameters, parameter_ranges
 from sim2real_calib.judge import Judgement, judge
 from sim2real_calib.log import Log, read_log
-from sim2real_calib.priors import EFFORT_LOG_DELAY, Candidate, Prior, other_candidates
+from sim2real_calib.priors import EFFORT_LOG_DELAY, Prior, other_candidates
 from sim2real_calib.result import CandidateResult, Excluded, FitResult, FittedParameter
 
 __all__ = ["FITTED", "calibrate"]
@@ -28,7 +28,7 @@ _WINDOW: Final = (0.2, 5.0)
 
 
 def calibrate(
-    robot_name: str,
+    robot: Robot,
     logs: Sequence[Path],
     out: Path,
     *,
@@ -42,7 +42,7 @@ def calibrate(
     """Fit `logs`, judge on the logs of `validate`, and write `out`.
 
     Args:
-        robot_name: The robot.
+        robot: The robot.
         logs: Logs to fit.
         out: The randomization file to write.
         validate: Logs that judge and never enter the fit.
@@ -57,7 +57,6 @@ def calibrate(
     """
     began = time.monotonic()
     require("scipy", "calib")
-    robot = get_robot(robot_name)
     if not _WINDOW[0] <= window <= _WINDOW[1]:
         raise InputError(f"--window: expected {_WINDOW[0]:g} to {_WINDOW[1]:g} s, got {window:g}")
     names = tuple(joint.name for joint in robot.joints)
@@ -68,7 +67,8 @@ def calibrate(
     dt = _physics_step(robot)
     found = _fit_with_progress(robot, fit_logs, window, dt, also_free, seed, num_threads)
     parameters = fitted_parameters(found)
-    candidates = (_fitted_candidate(found), *other_candidates(robot))
+    real = not any(log.simulated for log in (*fit_logs, *held_out_logs))
+    candidates = (_fitted_candidate(found), *other_candidates(robot, real=real))
 
     def judged(which: Sequence[Log], role: str, trimmed: Sequence[int] = ()) -> Judgement:
         return judge(
@@ -148,12 +148,12 @@ def _fit_with_progress(
         )
 
 
-def _fitted_candidate(found: Fit) -> Candidate:
+def _fitted_candidate(found: Fit) -> ParameterSet:
     values = {prior.name: float(value) for prior, value in zip(found.priors, found.vector, strict=True)}
-    return Candidate(name=FITTED, values=values, source="this fit")
+    return ParameterSet(name=FITTED, values=values, source="this fit")
 
 
-def _candidate_result(candidate: Candidate, on_fit: Judgement, on_held_out: Judgement | None) -> CandidateResult:
+def _candidate_result(candidate: ParameterSet, on_fit: Judgement, on_held_out: Judgement | None) -> CandidateResult:
     return CandidateResult(
         name=candidate.name,
         source=candidate.source,

@@ -63,13 +63,14 @@ def run_fit(args: FitArgs) -> Outcome:
     Raises:
         InputError: A log cannot be used, or the file cannot be written; no file is left behind.
     """
+    from sim2real.robots import get_robot
     from sim2real_calib.calibrate import calibrate
     from sim2real_calib.summary import summarise
 
     if not args.logs:
         raise InputError("sim2real calib fit: expected at least one log after the robot's name")
     result = calibrate(
-        args.robot,
+        get_robot(args.robot),
         args.logs,
         args.out,
         validate=args.validate,

@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from sim2real_calib.log import Log, LogError, make_log
 
-__all__ = ["parse_csv"]
+__all__ = ["SIMULATED", "parse_csv"]
 
 Floats = npt.NDArray[np.float64]
 
+SIMULATED: Final = "simulated"
+"""A column of this name says that the log is of a simulated robot."""
 _TIME: Final = ("time", "t", "timestamp")
 _POSITION: Final = ("position", "pos", "q", "joint_pos", "pos_meas", "angle")
 _EFFORT: Final = ("torque", "effort", "tau", "joint_effort", "tau_meas", "measured_torque")
@@ -51,6 +53,7 @@ def parse_csv(path: Path, data: bytes, joint_names: Sequence[str]) -> Log:
         position=values["position"],
         effort=values["effort"],
         command=_numbers(path, header, rows, row_numbers, command) if len(command) == len(joint_names) else None,
+        simulated=SIMULATED in header,
         row_numbers=row_numbers,
     )
 

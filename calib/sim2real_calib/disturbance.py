@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.robots import Robot
+from sim2real_calib.columns import columns_of, controls
 from sim2real_calib.log import Log
 from sim2real_calib.priors import EFFORT_LOG_DELAY, EFFORT_LOG_OFFSET, EFFORT_LOG_SCALE, Prior
 from sim2real_calib.windows import Windows, filtered, smooth
@@ -88,16 +89,17 @@ def _external_effort(robot: Robot, priors: Sequence[Prior], vector: Floats, log:
     acted = filtered(values[EFFORT_LOG_SCALE] * effort + values[EFFORT_LOG_OFFSET], log.period, 0)[chosen]
 
     sim = MujocoSim(robot, num, effort_limits=[np.inf] * joints, num_threads=0)
+    columns = columns_of(sim)
     acceleration = sim.batch.bind("qacc_smooth")
     for prior in priors:
         if prior.of_robot:
             sim.randomize(prior.name, np.full(num, values[prior.name]))
-    sim.joint_pos[:], sim.joint_vel[:] = motion.position[chosen], motion.velocity[chosen]
+    sim.qpos[:, columns.qpos], sim.qvel[:, columns.qvel] = motion.position[chosen], motion.velocity[chosen]
 
     def under(ctrl: Floats) -> Floats:
-        sim.ctrl[:] = ctrl
+        sim.ctrl[:] = controls(columns, ctrl)
         sim.refresh()
-        return acceleration.copy()
+        return acceleration[:, columns.qvel]
 
     modelled = under(acted)
     # A column of M⁻¹ is what one more N·m on one joint does to all accelerations.

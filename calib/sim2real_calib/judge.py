@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
-from sim2real.robots import Robot
+from sim2real.robots import ParameterSet, Robot
 from sim2real_calib.disturbance import Push, find_pushes, pushed
 from sim2real_calib.log import Log
-from sim2real_calib.priors import Candidate, Prior, start_vector
+from sim2real_calib.priors import Prior, start_vector
 from sim2real_calib.replay import Replay
 from sim2real_calib.result import Excluded, Trace, WindowError
 from sim2real_calib.windows import Windows, cut
@@ -40,7 +40,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     robot: Robot,
     priors: Sequence[Prior],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ParameterSet],
     logs: Sequence[Log],
     *,
     length: float,

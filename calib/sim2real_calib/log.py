@@ -46,6 +46,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     """Measured joint efforts [N·m], shape (T, J)."""
     command: Floats | None
     """Commanded joint efforts [N·m], shape (T, J); None: not in the log."""
+    simulated: bool
+    """Whether the file says that its robot was a simulated one."""
     notes: tuple[str, ...]
     """What a person should know of the log's quality, one sentence each."""
 
@@ -87,6 +89,7 @@ def make_log(
     position: Floats,
     effort: Floats,
     command: Floats | None,
+    simulated: bool,
     row_numbers: npt.NDArray[np.intp],
 ) -> Log:
     """Check measurements and make a `Log` of them.
@@ -98,6 +101,7 @@ def make_log(
         position: Joint positions [rad], shape (T, J).
         effort: Measured efforts [N·m], shape (T, J).
         command: Commanded efforts [N·m], shape (T, J), or None.
+        simulated: Whether the file says that its robot was a simulated one.
         row_numbers: Where a person finds each sample in the file (line or message), shape (T,).
 
     Raises:
@@ -116,6 +120,7 @@ def make_log(
         position=position,
         effort=effort,
         command=command,
+        simulated=simulated,
         notes=_notes(time),
     )
 

@@ -65,6 +65,7 @@ def parse_mcap(path: Path, data: bytes, joint_names: Sequence[str]) -> Log:
         position=np.array([tick.signals.joint_pos for tick in ticks], np.float64),
         effort=np.array([tick.signals.joint_effort for tick in ticks], np.float64),
         command=np.array(command, np.float64) if len(command) == len(ticks) else None,
+        simulated=False,
         row_numbers=np.arange(1, len(ticks) + 1, dtype=np.intp),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
-from sim2real.robots import Robot
+from sim2real.robots import ParameterSet, Robot, RobotParameter
 
 __all__ = [
     "EFFORT_LOG_DELAY",
     "EFFORT_LOG_OFFSET",
     "EFFORT_LOG_SCALE",
-    "Candidate",
     "Prior",
     "default_free",
     "other_candidates",
@@ -53,29 +53,6 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
         return self.high - self.low
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's parameters, to be judged beside the fit."""
-
-    name: str
-    values: dict[str, float]
-    """By name; what is not named has its datasheet value."""
-    source: str
-
-
-class _Range(msgspec.Struct, frozen=True):
-    low: float
-    high: float
-    session_factor: float = 1.0
-
-
-_ROBOT_RANGES: Final = {
-    "pendulum": {
-        "mass": _Range(0.2, 2.0),
-        "armature": _Range(0.0, 0.05),
-        "damping": _Range(0.0, 0.5, 2.5),
-        "frictionloss": _Range(0.0, 1.0, 2.5),
-    }
-}
 _LOG_PRIORS: Final = (
     Prior(
         name=EFFORT_LOG_DELAY,
@@ -108,54 +85,42 @@ _LOG_PRIORS: Final = (
         meaning="Effort that acted while 0 was logged.",
     ),
 )
-_OTHERS: Final = {
-    "pendulum": (
-        Candidate(
-            name="published",
-            # J = 0.0626 kg·m² and m·cx = 0.1022 kg·m, told as a point mass at 0.5 m and the inertia that it lacks.
-            # Fc·atan(100 q̇) tends to Fc·π/2 as soon as the joint moves, which is the Coulomb friction of MuJoCo.
-            values={
-                "mass": 0.1022 / 0.5,
-                "armature": 0.0626 - 0.1022 * 0.5,
-                "damping": 0.0471,
-                "frictionloss": 0.1839 * np.pi / 2,
-            },
-            source=(
-                "the authors' own fit to another log (J 0.0626, m·cx 0.1022, Fv 0.0471, Fc 0.1839; Fc·atan(100 q̇) as "
-                "Coulomb friction of Fc·π/2, their torque offset left out)"
-            ),
-        ),
-    )
-}
 
 
 def priors_of(robot: Robot) -> tuple[Prior, ...]:
     """Return all unknowns of a robot: its own parameters, in its order, then those of its logs.
 
     Raises:
-        InputError: Calibration does not know what is plausible for a parameter of the robot.
+        InputError: What the robot says of a parameter does not hold together.
     """
-    ranges = _ROBOT_RANGES.get(robot.name, {})
-    missing = [parameter.name for parameter in robot.parameters if parameter.name not in ranges]
-    if missing:
+    return (*(_prior(robot, parameter) for parameter in robot.parameters), *_LOG_PRIORS)
+
+
+def _prior(robot: Robot, parameter: RobotParameter) -> Prior:
+    low, high = parameter.plausible
+    place = f"robot {robot.name}: parameter {parameter.name}"
+    if not (math.isfinite(low) and math.isfinite(high) and low < high and low <= parameter.nominal <= high):
         raise InputError(
-            f"robot {robot.name}: calibration knows no plausible range of {', '.join(missing)}; "
-            f"it can fit {', '.join(_ROBOT_RANGES)}; add the range in sim2real_calib.priors"
+            f"{place}: plausible: expected finite bounds, the lower one first, around its nominal "
+            f"{parameter.nominal:g}, got {low:g} to {high:g}"
         )
-    own = tuple(
-        Prior(
-            name=parameter.name,
-            unit=parameter.unit,
-            start=parameter.nominal,
-            low=ranges[parameter.name].low,
-            high=ranges[parameter.name].high,
-            session_factor=ranges[parameter.name].session_factor,
-            of_robot=True,
-            meaning=parameter.meaning,
+    if not low <= parameter.typical[0] <= parameter.typical[1] <= high:
+        raise InputError(
+            f"{place}: typical: expected bounds within the plausible {low:g} to {high:g}, "
+            f"got {parameter.typical[0]:g} to {parameter.typical[1]:g}"
         )
-        for parameter in robot.parameters
+    if not 1.0 <= parameter.session_factor < math.inf:
+        raise InputError(f"{place}: session_factor: expected at least 1, got {parameter.session_factor:g}")
+    return Prior(
+        name=parameter.name,
+        unit=parameter.unit,
+        start=parameter.nominal,
+        low=low,
+        high=high,
+        session_factor=parameter.session_factor,
+        of_robot=True,
+        meaning=parameter.meaning,
     )
-    return own + _LOG_PRIORS
 
 
 def default_free(priors: Sequence[Prior]) -> tuple[str, ...]:
@@ -167,10 +132,15 @@ def default_free(priors: Sequence[Prior]) -> tuple[str, ...]:
     return tuple(prior.name for prior in priors if prior.of_robot or prior.name == EFFORT_LOG_DELAY)
 
 
-def other_candidates(robot: Robot) -> tuple[Candidate, ...]:
-    """Return the parameter sets that the fit is compared with."""
-    datasheet = Candidate(name="datasheet", values={}, source="the robot's model file")
-    return (datasheet, *_OTHERS.get(robot.name, ()))
+def other_candidates(robot: Robot, *, real: bool) -> tuple[ParameterSet, ...]:
+    """Return the parameter sets that the fit is compared with.
+
+    Args:
+        robot: The robot.
+        real: Whether the logs are of the real robot; what was published of it says nothing of a simulated one.
+    """
+    datasheet = ParameterSet(name="datasheet", values={}, source="the robot's model file")
+    return (datasheet, *robot.published) if real else (datasheet,)
 
 
 def start_vector(priors: Sequence[Prior], values: dict[str, float]) -> Floats:

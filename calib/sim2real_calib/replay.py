@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.robots import Robot
+from sim2real_calib.columns import columns_of, controls
 from sim2real_calib.log import Log
 from sim2real_calib.priors import EFFORT_LOG_DELAY, EFFORT_LOG_OFFSET, EFFORT_LOG_SCALE, Prior
 from sim2real_calib.windows import Windows
@@ -44,6 +45,7 @@ class Replay:
         self._of_robot = [prior.name for prior in priors if prior.of_robot]
         self._logs = logs
         self._sim = MujocoSim(robot, _CAPACITY, effort_limits=[_NO_LIMIT] * len(robot.joints), num_threads=num_threads)
+        self._columns = columns_of(self._sim)
         self.dt = self._sim.dt
 
     def positions(self, parameters: Floats, rows: Ids | None = None) -> Floats:
@@ -96,6 +98,7 @@ class Replay:
         for name in self._of_robot:
             sim.randomize(name, vectors[:, self._names.index(name)], used)
         sim.reset(used)
-        sim.joint_pos[used] = self.windows.position[rows]
-        sim.joint_vel[used] = self.windows.velocity[rows]
-        return sim.batch.rollout(efforts.shape[1], control=efforts, ids=used)["qpos"]
+        sim.qpos[used[:, None], self._columns.qpos] = self.windows.position[rows]
+        sim.qvel[used[:, None], self._columns.qvel] = self.windows.velocity[rows]
+        control = controls(self._columns, efforts)
+        return sim.batch.rollout(efforts.shape[1], control=control, ids=used)["qpos"][:, :, self._columns.qpos]

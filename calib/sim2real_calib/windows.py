@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sim2real_calib.log import Log, gaps
 
-__all__ = ["SMOOTHING", "Motion", "Windows", "cut", "filtered", "rehearse", "smooth"]
+__all__ = ["SMOOTHING", "Motion", "Windows", "cut", "filtered", "interpolate", "rehearse", "smooth"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class Motion(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, time: Floats) -> tuple[Floats, Floats]:
         """Return position and velocity at `time`, shape (n,), each of shape (n, J)."""
-        return _interpolate(time, self.time, self.position), _interpolate(time, self.time, self.velocity)
+        return interpolate(time, self.time, self.position), interpolate(time, self.time, self.velocity)
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 def smooth(log: Log) -> Motion:
     """Return the motion by `filtered` position and its derivatives."""
     time = np.arange(log.time[0], log.time[-1], log.period)
-    position = _interpolate(time, log.time, log.position)
+    position = interpolate(time, log.time, log.position)
     return Motion(
         time=time,
         position=filtered(position, log.period, 0),
@@ -98,7 +98,7 @@ def cut(logs: Sequence[Log], *, dt: float, length: float) -> Windows:
         skipped += [(index, float(start)) for start in every[broken]]
         start = every[~broken]
         position, velocity = smooth(log).at(start)
-        measured = _interpolate((start[:, None] + after).ravel(), log.time, log.position)
+        measured = interpolate((start[:, None] + after).ravel(), log.time, log.position)
         shape = (len(start), len(after), log.position.shape[1])
         pieces.append((np.full(len(start), index, np.intp), start, position, velocity, measured.reshape(shape)))
     return Windows(
@@ -120,7 +120,7 @@ def _touches(start: Floats, length: float, intervals: Sequence[tuple[float, floa
     return touches
 
 
-def _interpolate(time: Floats, grid: Floats, values: Floats) -> Floats:
+def interpolate(time: Floats, grid: Floats, values: Floats) -> Floats:
     """Interpolate each column of `values`, shape (G, J), linearly: shape (len(time), J)."""
     out = np.empty((len(time), values.shape[1]))
     for joint in range(values.shape[1]):

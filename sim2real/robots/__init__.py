@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sim2real.robots.base import Robot, RobotJoint, RobotParameter, get_robot, robot_names
+from sim2real.robots.base import ParameterSet, Robot, RobotJoint, RobotParameter, get_robot, robot_names
 
-__all__ = ["Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
+__all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]

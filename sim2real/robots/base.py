@@ -10,7 +10,7 @@ import msgspec
 from sim2real import plugins
 from sim2real.errors import InputError
 
-__all__ = ["Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
+__all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
 
 _BUILT_IN: Final = {"pendulum": "sim2real.robots.pendulum:ROBOT"}
 
@@ -39,6 +39,22 @@ class RobotParameter(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     """Where the value goes in the simulator: ``<mjModel field>/<object name>``, optionally with ``[index]``."""
     meaning: str
+    plausible: tuple[float, float]
+    """Least and largest value that any robot of this type could have, in `unit`: calibration searches between them, and
+    training draws from all of it where logs do not show the parameter."""
+    typical: tuple[float, float]
+    """Within what most robots of this type lie, in `unit`: simulated robots of hidden parameters are drawn from it."""
+    session_factor: float
+    """By what factor it may differ in another session (temperature, wear), at least 1; 1: it does not."""
+
+
+class ParameterSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Values of a robot's parameters and whose they are: of a datasheet, of a fit, or published by somebody else."""
+
+    name: str
+    values: dict[str, float]
+    """By the parameter's name; what is not named has its datasheet value."""
+    source: str
 
 
 class Robot(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +64,8 @@ class Robot(msgspec.Struct, frozen=True, kw_only=True):
     mjcf: Path
     joints: tuple[RobotJoint, ...]
     parameters: tuple[RobotParameter, ...]
+    published: tuple[ParameterSet, ...] = ()
+    """What others found for the real robot; calibration judges it beside its own fit."""
 
     def parameter(self, name: str) -> RobotParameter:
         """Return the parameter called `name`.

@@ -48,6 +48,7 @@ def log_of(time: Floats, position: Floats, effort: Floats, command: Floats | Non
         position=position[:, None],
         effort=effort[:, None],
         command=None if command is None else command[:, None],
+        simulated=False,
         notes=(),
     )
 

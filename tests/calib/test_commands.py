@@ -14,7 +14,7 @@ import pytest
 
 from sim2real.cli import main
 from sim2real.randomization import read_randomization
-from tests.calib.plants import true_log, write_log
+from tests.calib.plants import ROBOT, true_log, write_log
 
 
 def test_a_recorded_log_is_fitted_and_a_bad_verdict_ends_with_1(
@@ -105,7 +105,7 @@ def test_the_real_pendulum_is_replayed_better_than_anyone_published(sim2real_dat
     folder = sim2real_data / "simple_pendulum"
     fit, held_out = ["system_identification", "energy_shaping"], ["sac"]
     result = calibrate(
-        "pendulum",
+        ROBOT,
         [folder / f"{name}_measured.csv" for name in fit],
         tmp_path / "randomization.json",
         validate=[folder / f"{name}_measured.csv" for name in held_out],

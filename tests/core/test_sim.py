@@ -205,7 +205,16 @@ def test_joints_are_matched_by_name_not_by_order(tmp_path: Path) -> None:
         RobotJoint(name=name, position_limits=None, velocity_limit=10.0, effort_limit=5.0, default_position=0.0)
         for name in ("left", "right")
     )
-    parameter = RobotParameter(name="left_damping", unit="", nominal=0.0, field="dof_damping/left", meaning="")
+    parameter = RobotParameter(
+        name="left_damping",
+        unit="",
+        nominal=0.0,
+        field="dof_damping/left",
+        meaning="",
+        plausible=(0.0, 1.0),
+        typical=(0.0, 1.0),
+        session_factor=1.0,
+    )
     sim = MujocoSim(Robot(name="two", mjcf=mjcf, joints=joints, parameters=(parameter,)), 1)
     base = contract()
     named = [msgspec.structs.replace(base.joints[0], name=name) for name in ("right", "left")]
