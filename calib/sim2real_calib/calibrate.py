@@ -98,7 +98,7 @@ def calibrate(
         windows=tuple(error for each in judgements for error in each.windows),
         excluded=tuple(part for each in judgements for part in each.excluded) + _trimmed(found, fit_logs),
         condition=found.asked_known.condition,
-        correlated=found.asked_known.names,
+        correlation_names=found.asked_known.names,
         correlation=tuple(tuple(row) for row in found.asked_known.correlation.tolist()),
         notes=_notes(found, parameters, [*fit_logs, *held_out_logs]),
         traces=tuple(trace for each in judgements for trace in each.traces),

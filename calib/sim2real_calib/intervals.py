@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sim2real.randomization import ParameterRange
@@ -71,9 +72,9 @@ def _fitted(fit: Fit, index: int, prior: Prior) -> FittedParameter:
         meaning=prior.meaning,
         of_robot=prior.of_robot,
         start=prior.start,
-        nominal=nominal,
-        low=max(prior.low, wide_low),
-        high=min(prior.high, wide_high),
+        nominal=_rounded(nominal, prior),
+        low=_rounded(max(prior.low, wide_low), prior),
+        high=_rounded(min(prior.high, wide_high), prior),
         deviation=deviation,
         identified=True,
         moved=abs(nominal - prior.start) > _MOVED * prior.width,
@@ -81,6 +82,12 @@ def _fitted(fit: Fit, index: int, prior: Prior) -> FittedParameter:
         by_log={each.part: each.values[prior.name] for each in fit.alone if prior.name in each.values},
         how=told,
     )
+
+
+def _rounded(value: float, prior: Prior) -> float:
+    """Return `value` without the digits that are dust of the optimiser: beyond about 1e-5 of what is plausible."""
+    rounded = round(value, 4 - math.floor(math.log10(prior.width)))
+    return min(max(rounded, prior.low), prior.high) + 0.0  # no negative zero
 
 
 def _not_shown(fit: Fit, index: int, prior: Prior) -> FittedParameter:

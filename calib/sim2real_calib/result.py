@@ -105,8 +105,8 @@ class FitResult(_Part, frozen=True, kw_only=True):
     excluded: tuple[Excluded, ...]
     condition: float
     """Condition number of the sensitivity to all unknowns asked for, each measured in widths of its plausible range."""
-    correlated: tuple[str, ...]
-    """The unknowns that the next field is of."""
+    correlation_names: tuple[str, ...]
+    """The unknowns that the rows and columns of `correlation` are of."""
     correlation: tuple[tuple[float, ...], ...]
     notes: tuple[str, ...]
     """What a person should know: bad spots of the logs, starts that were moved, parameters that never moved."""

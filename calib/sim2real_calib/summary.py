@@ -37,12 +37,26 @@ def _lines(result: FitResult) -> Iterator[str]:
         yield f"left out: {part.log} {part.start:.2f} to {part.stop:.2f} s: {part.reason}"
     yield from (f"correlated: {pair}" for pair in _strong_pairs(result))
     yield from (f"note: {note}" for note in result.notes)
-    fitted = result.candidate("fitted")
-    judged, on = (fitted.fit_mae, "fitted") if fitted.held_out_mae is None else (fitted.held_out_mae, "held-out")
     yield (
-        f"{'pass' if result.passed else 'FAIL'}: {_mrad(judged)} mrad on {on} logs; "
+        f"{'pass' if result.passed else 'FAIL'}: {_judged(result)}; "
         f"allowed {_mrad(result.max_error)} mrad and less than the datasheet's"
     )
+
+
+def _judged(result: FitResult) -> str:
+    """Return the error that decides, and what it leaves out."""
+    fitted = result.candidate("fitted")
+    if fitted.held_out_mae is None:
+        judged, on, role, why = fitted.fit_mae, "fitted", "fit", "that were left out"
+    else:
+        judged, on, role, why = fitted.held_out_mae, "held-out", "validate", "in which something pushed the robot"
+    told = f"{_mrad(judged)} mrad on {on} logs"
+    windows = [window for window in result.windows if window.role == role]
+    left_out = sum(not window.counts for window in windows)
+    if not left_out:
+        return told
+    whole = sum(window.mae["fitted"] for window in windows) / len(windows)
+    return f"{told} without the {left_out} of {len(windows)} windows {why} ({_mrad(whole)} with them)"
 
 
 def _parameter(each: FittedParameter) -> tuple[str, ...]:
@@ -55,7 +69,7 @@ def _mrad(error: float | None) -> str:
 
 
 def _strong_pairs(result: FitResult) -> Iterator[str]:
-    names, matrix = result.correlated, result.correlation
+    names, matrix = result.correlation_names, result.correlation
     for row, name in enumerate(names):
         for column in range(row):
             if abs(matrix[row][column]) >= _STRONG:

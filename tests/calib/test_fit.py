@@ -97,6 +97,32 @@ def test_the_summary_tells_values_errors_and_verdict(fitted: FitResult) -> None:
         assert word in told
 
 
+def test_the_verdict_says_what_it_leaves_out(fitted: FitResult) -> None:
+    assert "without the" not in summarise(fitted)
+    held_out = [index for index, window in enumerate(fitted.windows) if window.role == "validate"]
+    windows = [
+        msgspec.structs.replace(window, counts=index not in held_out[:2], mae={"fitted": 0.040})
+        for index, window in enumerate(fitted.windows)
+    ]
+    candidate = msgspec.structs.replace(fitted.candidate("fitted"), held_out_mae=0.0155)
+    result = msgspec.structs.replace(fitted, windows=tuple(windows), candidates=(candidate,))
+    assert summarise(result).splitlines()[-1] == (
+        f"pass: 15.5 mrad on held-out logs without the 2 of {len(held_out)} windows in which something pushed the "
+        "robot (40.0 with them); allowed 30.0 mrad and less than the datasheet's"
+    )
+
+
+def test_no_value_is_dust_of_the_optimiser(fitted: FitResult) -> None:
+    for parameter in fitted.parameters:
+        for value in (parameter.nominal, parameter.low, parameter.high):
+            assert value == 0.0 or abs(value) > 1e-6 * (parameter.high - parameter.low), parameter.name
+            assert len(f"{abs(value):.12f}".rstrip("0").split(".")[1]) <= 7, parameter.name
+
+
+def test_the_axes_of_the_correlation_are_named(fitted: FitResult) -> None:
+    assert len(fitted.correlation_names) == len(fitted.correlation) == len(fitted.correlation[0]) == len(USUAL)
+
+
 def test_the_same_seed_gives_the_same_fit(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", true_log(4.0))
     first, second = (calibrate(ROBOT, [log], tmp_path / f"{k}.json", seed=5, num_threads=k) for k in (1, 2))
@@ -154,6 +180,7 @@ def test_a_window_that_something_pushed_neither_teaches_nor_judges(tmp_path: Pat
     assert "something pushed the robot" in result.excluded[0].reason
     assert result.parameter("mass").nominal == pytest.approx(TRUTH["mass"], rel=0.01)
     assert [window.counts for window in result.windows].count(False) == 1
+    assert "on fitted logs without the 1 of 11 windows that were left out (" in summarise(result).splitlines()[-1]
 
 
 def test_a_window_that_no_parameters_explain_is_left_out_and_told(tmp_path: Path) -> None:
