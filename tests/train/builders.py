@@ -65,5 +65,6 @@ def metrics(iteration: int) -> Metrics:
         clip_fraction=0.0,
         grad_norm=0.0,
         action_std=1.0,
+        minibatches=4,
         success=None,
     )

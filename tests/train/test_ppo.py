@@ -124,3 +124,49 @@ def test_learning_moves_the_actions_to_where_the_advantage_is() -> None:
     (action,) = model.actor(torch.randn(100, 2, generator=generator))
     assert (action - 0.5).abs().max() < 0.1
     assert model.log_std.exp().item() < 0.5
+
+
+def filled_rollout(model: ActorCritic, generator: torch.Generator) -> Rollout:
+    """A rollout of the model's own actions, with advantages that have nothing to do with them."""
+    rollout = Rollout(32, 16, 2, 1)
+    rollout.observations = torch.randn(33, 16, 2, generator=generator)
+    with torch.no_grad():
+        rollout.means = model.actor.unroll(rollout.observations[:-1], (), rollout.episode_start[:-1])
+        rollout.actions = rollout.means + torch.randn(32, 16, 1, generator=generator) * model.log_std.exp()
+        rollout.log_probs = gaussian_log_prob(rollout.actions, rollout.means, model.log_std)
+    rollout.advantages = torch.randn(32, 16, generator=generator)
+    return rollout
+
+
+def test_an_iteration_ends_where_the_policy_has_moved_far_enough() -> None:
+    config = PpoConfig(epochs=10, minibatches=4, desired_kl=0.01)
+    kls: dict[float, float] = {}
+    for learning_rate in (1e-4, 3e-2):
+        torch.manual_seed(0)
+        model = ActorCritic(ModelConfig(hidden=(16,)), 2, 1)
+        generator = torch.Generator().manual_seed(0)
+        rollout = filled_rollout(model, generator)
+        old_log_std = model.log_std.detach().clone()
+        update = Learner(model, config, keep).learn(rollout, learning_rate, generator)
+        assert (update.minibatches == 40) == (learning_rate == 1e-4)
+        with torch.no_grad():
+            means = model.actor.unroll(rollout.observations[:-1], (), rollout.episode_start[:-1])
+            kls[learning_rate] = gaussian_kl(rollout.means, old_log_std, means, model.log_std).mean().item()
+    assert kls[1e-4] < 0.02 < kls[3e-2]
+
+
+def test_the_gradient_and_the_decision_to_end_are_those_of_all_workers() -> None:
+    """A peer that has moved far ends this worker's iteration too."""
+    torch.manual_seed(0)
+    model = ActorCritic(ModelConfig(hidden=(16,)), 2, 1)
+    seen: list[int] = []
+
+    def average(vector: torch.Tensor) -> None:
+        seen.append(len(vector))
+        if len(seen) > 3:
+            vector[-1] = 1.0
+
+    generator = torch.Generator().manual_seed(0)
+    update = Learner(model, PpoConfig(), average).learn(filled_rollout(model, generator), 1e-4, generator)
+    assert update.minibatches == 3
+    assert seen == [sum(parameter.numel() for parameter in model.parameters()) + 1] * 4

@@ -35,6 +35,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     clip_fraction: float
     grad_norm: float
     action_std: float
+    minibatches: int
     success: float | None
     """Success rate of the deterministic policy on plants of the training ranges; None: not measured here."""
 

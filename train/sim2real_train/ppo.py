@@ -8,7 +8,7 @@ one small minibatch is too noisy to steer by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -52,7 +52,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Of the first iteration."""
     learning_rate_bounds: tuple[float, float] = (1e-5, 2e-3)
     desired_kl: float = 0.01
-    """KL divergence of one iteration that the learning rate is steered to."""
+    """KL divergence of one iteration that the learning rate is steered to, and twice which ends it."""
 
 
 class Loss(NamedTuple):
@@ -69,7 +69,7 @@ class Loss(NamedTuple):
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """What one iteration's learning was like: means over the minibatches of its last epoch."""
+    """What one iteration's learning was like: means over its last pass."""
 
     policy_loss: float
     value_loss: float
@@ -79,6 +79,8 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     grad_norm: float
     action_std: float
     """Mean standard deviation of the exploration noise after the update."""
+    minibatches: int
+    """Gradient steps that were taken, before the policy had moved far enough or the passes were over."""
 
 
 def gaussian_log_prob(actions: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
@@ -132,7 +134,7 @@ class Learner:
     Args:
         model: What is trained, in place.
         config: How.
-        average: Replaces a flat gradient by its mean over all workers, in place.
+        average: Replaces a flat vector by its mean over all workers, in place.
     """
 
     def __init__(self, model: ActorCritic, config: PpoConfig, average: Callable[[torch.Tensor], None]) -> None:
@@ -142,17 +144,23 @@ class Learner:
         self._average = average
 
     def learn(self, rollout: Rollout, learning_rate: float, generator: torch.Generator) -> Update:
-        """Learn from `rollout`, whose advantages are already normalised."""
+        """Learn from `rollout`, whose advantages are already normalised.
+
+        Ends early where the policy has moved twice as far as desired: one iteration that goes too far can undo what
+        many have learned.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         behaviour_log_std = self.model.log_std.detach().clone()
-        last: list[list[torch.Tensor]] = []
-        for epoch in range(self.config.epochs):
-            for batch in rollout.minibatches(self.config.minibatches, generator):
-                loss = ppo_loss(self.model, batch, behaviour_log_std, self.config)
-                grad_norm = self._step(loss.total)
-                if epoch == self.config.epochs - 1:
-                    last.append([loss.policy, loss.value, loss.entropy, loss.kl, loss.clipped, grad_norm])
+        taken: list[list[torch.Tensor]] = []
+        for batch in self._passes(rollout, generator):
+            loss = ppo_loss(self.model, batch, behaviour_log_std, self.config)
+            gradient, kl = self._averaged_gradient(loss)
+            if float(kl) > 2.0 * self.config.desired_kl:
+                break
+            grad_norm = self._step(gradient)
+            taken.append([loss.policy, loss.value, loss.entropy, kl, loss.clipped, grad_norm])
+        last = taken[-self.config.minibatches :]
         means = [float(torch.stack(column).detach().mean()) for column in zip(*last, strict=True)]
         return Update(
             policy_loss=means[0],
@@ -162,7 +170,31 @@ class Learner:
             clip_fraction=means[4],
             grad_norm=means[5],
             action_std=float(self.model.log_std.detach().exp().mean()),
+            minibatches=len(taken),
         )
+
+    def _passes(self, rollout: Rollout, generator: torch.Generator) -> Iterator[Batch]:
+        """Yield the minibatches of every pass."""
+        for _ in range(self.config.epochs):
+            yield from rollout.minibatches(self.config.minibatches, generator)
+
+    def _averaged_gradient(self, loss: Loss) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient and the KL divergence, both as means over all workers, who thus decide alike."""
+        gradients = torch.autograd.grad(loss.total, list(self.model.parameters()))
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), loss.kl.reshape(1)])
+        self._average(flat)
+        return flat[:-1], flat[-1]
+
+    def _step(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Take one optimiser step along a flat gradient; return its norm before it was clipped."""
+        norm = gradient.square().sum().sqrt()
+        clipped = gradient * torch.clamp(self.config.max_grad_norm / (norm + 1e-6), max=1.0)
+        parameters = list(self.model.parameters())
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, part in zip(parameters, torch.split(clipped, sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+        self.optimizer.step()
+        return norm
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the optimiser's state, by name of parameter and of moment."""
@@ -178,17 +210,3 @@ class Learner:
             self.optimizer.state[parameter] = {
                 key: torch.tensor(arrays[f"{name}/{key}"]) for key in ("step", "exp_avg", "exp_avg_sq")
             }
-
-    def _step(self, loss: torch.Tensor) -> torch.Tensor:
-        """Take one optimiser step; return the norm of the gradient before it was clipped."""
-        parameters = list(self.model.parameters())
-        gradients = torch.autograd.grad(loss, parameters)
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        self._average(flat)
-        norm = flat.square().sum().sqrt()
-        flat *= torch.clamp(self.config.max_grad_norm / (norm + 1e-6), max=1.0)
-        sizes = [parameter.numel() for parameter in parameters]
-        for parameter, gradient in zip(parameters, torch.split(flat, sizes), strict=True):
-            parameter.grad = gradient.view_as(parameter)
-        self.optimizer.step()
-        return norm

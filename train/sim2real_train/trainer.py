@@ -172,8 +172,10 @@ class _Run:
 
 
 def _mean(updates: list[Update]) -> Update:
-    names = Update.__struct_fields__
-    return Update(**{name: float(np.mean([getattr(update, name) for update in updates])) for name in names})
+    """Return the means over all workers; the number of gradient steps is the same on each."""
+    floats = [name for name in Update.__struct_fields__ if name != "minibatches"]
+    means = {name: float(np.mean([getattr(update, name) for update in updates])) for name in floats}
+    return Update(**means, minibatches=updates[0].minibatches)
 
 
 def _checkpoint(out: Path) -> Path:
