@@ -229,4 +229,4 @@ def test_a_run_is_neither_overwritten_nor_resumed_under_other_settings(tmp_path:
         with pytest.raises(InputError, match=told):
             run_train(args)
     assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before
-    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["checkpoint"]
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == [".lock", "checkpoint"]

@@ -13,6 +13,7 @@ the folder holds one whole checkpoint.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether `folder` holds a checkpoint, whole or not."""
-    return (folder / _STATE).exists()
+    # Unlike `Path.exists`, False also where the folder may not be searched or its name is too long.
+    return os.path.exists(folder / _STATE)
 
 
 def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shutil
 import time
@@ -10,6 +11,8 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+
+from sim2real_train.run_folder import writing
 
 __all__ = ["Curve", "Metrics", "MetricsLog", "curve"]
 
@@ -65,21 +68,30 @@ class MetricsLog:
         past: Metrics of the iterations before, from a checkpoint.
         total: Iterations that there will be.
         env_steps: Control steps of one iteration, for the rate on the progress bar.
+
+    Raises:
+        InputError: The files cannot be written, now or in `add`.
     """
 
     def __init__(self, folder: Path, past: tuple[Metrics, ...], *, total: int, env_steps: int) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
         from tqdm import tqdm
 
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        self._folder = folder
         self._env_steps = env_steps
-        self._lines = (folder / "metrics.jsonl").open("wb")
-        self._events = EventFileWriter(str(folder / "tensorboard"))
-        self._bar = tqdm(total=total, initial=len(past), desc="train", unit="it", dynamic_ncols=True, leave=True)
         self._success: float | None = None
-        for each in past:
-            self._write(each)
+        with writing(folder), contextlib.ExitStack() as opened:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+            self._lines = opened.enter_context((folder / "metrics.jsonl").open("wb"))
+            self._events = EventFileWriter(str(folder / "tensorboard"))
+            opened.callback(self._events.close)
+            self._bar = opened.enter_context(
+                tqdm(total=total, initial=len(past), desc="train", unit="it", dynamic_ncols=True, leave=True)
+            )
+            for each in past:
+                self._write(each)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -87,14 +99,14 @@ class MetricsLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.close()
-        self._events.close()
-        self._bar.close()
+        with writing(self._folder):
+            self._opened.close()
 
     def add(self, metrics: Metrics) -> None:
         """Write one iteration and move the progress bar."""
-        self._write(metrics)
-        self._lines.flush()
+        with writing(self._folder):
+            self._write(metrics)
+            self._lines.flush()
         if metrics.success is not None:
             self._success = metrics.success
         rate = self._bar.format_dict["rate"]

@@ -20,6 +20,7 @@ from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
 from sim2real_train.ppo import Update, adapt_learning_rate
+from sim2real_train.run_folder import claimed
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
@@ -68,10 +69,18 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
         resume: Go on from the checkpoint in `out`, exactly.
 
     Raises:
-        InputError: `out` holds a run already, or none to resume, or one of another configuration.
+        InputError: `out` holds a run already, or none to resume, or one of another configuration; another training is
+            writing to it, or it cannot be written to.
         TrainingStoppedError: Interrupted, or a worker died; the message says how to go on.
     """
-    start = _resumed(config, schedule, out) if resume else _fresh(out)
+    if resume and not has_checkpoint(_checkpoint(out)):
+        raise InputError(f"{out}: holds no checkpoint to go on from; train without --resume")
+    with claimed(out):
+        start = _resumed(config, schedule, out) if resume else _fresh(out)
+        return _train(config, schedule, out, start)
+
+
+def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
     try:
         with colocated(config, num_threads=schedule.num_threads) as workers:
             run = _Run(config, schedule, out, workers, start)
@@ -188,8 +197,6 @@ def _fresh(out: Path) -> None:
 
 
 def _resumed(config: TrainConfig, schedule: Schedule, out: Path) -> Checkpoint:
-    if not has_checkpoint(_checkpoint(out)):
-        raise InputError(f"{out}: holds no checkpoint to go on from; train without --resume")
     checkpoint = read_checkpoint(_checkpoint(out))
     differing = _differences(checkpoint.state.config, config)
     if differing:
