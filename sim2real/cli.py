@@ -17,7 +17,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from sim2real import __version__
 from sim2real.errors import Sim2RealError
@@ -122,6 +122,11 @@ COMMANDS = (
 )
 
 
+_NARROWEST = 40
+_WIDEST = 200
+"""Columns between which help and complaints are laid out."""
+
+
 class UsageError(Sim2RealError):
     """What was typed is not a command, or not its arguments."""
 
@@ -135,6 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     words = [word for word in words if word != "--json"]
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show ± or µ gets a question mark, not an error.
         sys.stdout.reconfigure(errors="replace")
@@ -156,6 +162,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.excepthook(type(error), error, error.__traceback__)
         kind = type(error).__name__
         return _fail(kind, f"error: {kind}: {error} (not foreseen; SIM2REAL_DEBUG=1 shows where it came from)", as_json)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of standard streams that this process was started without (``2>&-``).
+
+    The next file to be opened would take the number of such a stream, and get what is meant for it.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest number that is free: all below it are open by now.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115 - for as long as the process lives
 
 
 def _about(words: Sequence[str]) -> str:
@@ -231,10 +252,13 @@ def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any
 
     import tyro
 
+    if any(not word or re.fullmatch("--[^=]+=", word) for word in words):
+        # An empty path would be taken for the working directory.
+        raise UsageError(f"expected a value, got an empty one; see sim2real {command.words} --help")
     # Of a stream that names no encoding tyro expects ASCII alone, and no colours.
     stdout, stderr = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), _sensible_width():
             return tyro.cli(
                 args_class,
                 prog=f"sim2real {command.words}",
@@ -246,6 +270,22 @@ def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any
         if end.code in (0, None):
             sys.exit(_end(_wrapped(stdout.getvalue().rstrip()), 0))
         raise UsageError(f"{_unframed(stderr.getvalue())}; see sim2real {command.words} --help") from None
+
+
+@contextlib.contextmanager
+def _sensible_width() -> Generator[None]:
+    """Let tyro lay out for a width that it can deal with: in a few columns it never comes to an end."""
+    import shutil
+
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 def _wrapped(text: str) -> str:
@@ -291,20 +331,31 @@ def _encode(result: Any) -> str:
 def _fail(kind: str, told: str, as_json: bool) -> int:
     # A path may hold bytes that are no text; JSON may not.
     line = " ".join(told.split()).encode(errors="backslashreplace").decode()
-    print(line, file=sys.stderr)
+    _write(line, sys.stderr)
     if not as_json:
         return 2
     return _end(_encode({"error": {"kind": kind, "message": line.partition(": ")[2]}}), 2)
 
 
 def _end(text: str, code: int) -> int:
-    """Write `text` to stdout and return `code`; a reader that has gone away (``| head``) changes nothing."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more as it exits: give it somewhere to write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Write `text` to stdout and return `code`, or 2 if it cannot be written."""
+    if reason := _write(text, sys.stdout):
+        _write(f"error: stdout cannot be written ({reason}); free space or send it elsewhere", sys.stderr)
+        return 2
     return code
+
+
+def _write(text: str, stream: TextIO) -> str:
+    """Write `text` and return why it could not be done; a reader that has gone away (``| head``) changes nothing."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError as error:
+        # The interpreter flushes its streams once more as it exits: give this one somewhere to write.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+        return "" if isinstance(error, BrokenPipeError) else str(error.strerror)
+    return ""
 
 
 if __name__ == "__main__":

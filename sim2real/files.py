@@ -6,18 +6,40 @@ import contextlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Generator
 from pathlib import Path
+from typing import Final
 
 from sim2real.errors import InputError
 
 __all__ = ["atomic_directory", "atomic_write", "read_bytes"]
 
 
+_MAX_BYTES: Final = 1 << 30
+
+
 def read_bytes(path: Path, what: str) -> bytes:
-    """Return the content of the file at `path`; `what` names it in the error, e.g. ``"randomization file"``."""
+    """Return the content of the file at `path`; `what` names it in the error, e.g. ``"randomization file"``.
+
+    Raises:
+        InputError: It cannot be read, is no plain file (a pipe or a device may never end), or is larger than 1 GiB.
+    """
     try:
-        return path.read_bytes()
+        # Not blocking: to open a pipe is to wait for somebody who writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{what} {path}: expected a plain file, got something else; give the path of a file")
+            if status.st_size > _MAX_BYTES:
+                raise InputError(
+                    f"{what} {path}: expected at most {_MAX_BYTES} bytes, got {status.st_size}; give another file"
+                )
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise InputError(
             f"{what} {path}: cannot be read ({error.strerror}); give the path of an existing file"

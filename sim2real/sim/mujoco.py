@@ -56,6 +56,7 @@ class MujocoSim:
         effort_limits: Sequence[float] | None = None,
         num_threads: int = 1,
     ) -> None:
+        _silence()
         self.robot = robot
         self.model = mujoco.MjModel.from_xml_path(str(robot.mjcf))
         if dt is not None:
@@ -184,6 +185,16 @@ class MujocoSim:
             self.batch.set_const()
         for name, values in self._state.items():
             values[:] = snapshot[name]
+
+
+def _silence() -> None:
+    """Let MuJoCo keep its warnings of unstable simulations to itself, in this whole process.
+
+    Of each it would write a line to the console and one to MUJOCO_LOG.TXT in the working directory; they stay counted.
+    """
+    config = mujoco.MjLogConfig.get()
+    config.logto_file = config.logto_console = False
+    config.set()
 
 
 def _object_id(model: mujoco.MjModel, kind: mujoco.mjtObj, name: str) -> int:

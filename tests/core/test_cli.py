@@ -1,4 +1,4 @@
-"""The `sim2real` command as a person, a script and a shell meet it. About 15 s."""
+"""The `sim2real` command as a person, a script and a shell meet it. About 20 s."""
 
 from __future__ import annotations
 
@@ -151,6 +151,61 @@ def test_a_reader_that_has_gone_away_changes_nothing(ending: str, code: int) -> 
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (code, b"")
+
+
+FULL = Path("/dev/full")
+"""A file on a disk without room."""
+
+
+def redirected(redirections: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return run(
+        ["sh", "-c", f'exec "$0" "$@" {redirections}', sys.executable, "-m", "tests.core.cli_sample", *words], {}
+    )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [["pass"], ["fail"], ["fail", "--json"], ["--help"]], ids=" ".join)
+def test_a_result_that_cannot_be_written_is_not_a_verdict(words: list[str]) -> None:
+    done = redirected(f">{FULL}", "sample", *words)
+    assert done.returncode == 2
+    assert one_line(done.stderr).startswith("error: stdout cannot be written (No space left on device)")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("redirections", [f"2>{FULL}", f">{FULL} 2>&1"])
+@pytest.mark.parametrize("words", [["sample", "refuse"], ["sample", "refuse", "--json"], ["sampel"]], ids=" ".join)
+def test_an_error_that_cannot_be_written_is_an_error(redirections: str, words: list[str]) -> None:
+    done = redirected(redirections, *words)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("redirections", "stdout"), [("2>&-", True), (">&-", False), ("<&- >&- 2>&-", False), ("<&- 2>&-", True)]
+)
+@pytest.mark.parametrize(("ending", "code"), [("noise", 0), ("fail", 1), ("refuse", 2)])
+def test_streams_that_are_closed_change_neither_the_exit_code_nor_the_other_streams(
+    redirections: str, stdout: bool, ending: str, code: int
+) -> None:
+    done = redirected(redirections, "sample", ending, "--json")
+    assert done.returncode == code
+    if stdout:
+        assert isinstance(json.loads(one_line(done.stdout)), dict)
+    else:
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize("words", [["pass", "--out", ""], ["pass", "--out="], [""]], ids=" ".join)
+def test_an_empty_value_is_not_the_working_directory(words: list[str]) -> None:
+    done = sample(*words)
+    assert done.returncode == 2
+    assert "got an empty one" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("columns", ["1", "3", "-1", "0", "1000000000", "wide"])
+def test_help_ends_at_any_width_of_the_terminal(columns: str) -> None:
+    done = sample("--help", COLUMNS=columns)
+    assert done.returncode == 0
+    assert "A length [m]." in " ".join(done.stdout.split())
 
 
 # --- the table ---------------------------------------------------------------------------------------------------

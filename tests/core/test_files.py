@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from sim2real.errors import InputError
 from sim2real.files import atomic_directory, atomic_write, read_bytes
+from sim2real.signing import load_signing_key
 
 KILLED = """
 import os, signal, sys
@@ -119,3 +121,20 @@ def test_a_folder_comes_back_when_its_successor_cannot_take_its_place(tmp_path: 
 def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"policy bundle .*nothing\.s2r: cannot be read"):
         read_bytes(tmp_path / "nothing.s2r", "policy bundle")
+
+
+def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match=rf"log {path}: expected a plain file"):
+            read_bytes(path, "log")
+        with pytest.raises(InputError, match="expected a plain file"):
+            load_signing_key(path)
+
+
+def test_a_file_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate((1 << 30) + 1)
+    with pytest.raises(InputError, match="expected at most 1073741824 bytes, got 1073741825"):
+        read_bytes(path, "log")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -236,3 +238,21 @@ def test_a_contract_with_other_joints_is_refused() -> None:
     other = msgspec.structs.replace(base, joints=(msgspec.structs.replace(base.joints[0], name="elbow"),))
     with pytest.raises(ContractError, match=r"has the joints \['hinge'\], the contract names \['elbow'\]"):
         make_sim(other, 1)
+
+
+UNSTABLE = """
+import numpy as np
+from sim2real.robots import get_robot
+from sim2real.sim.mujoco import MujocoSim
+sim = MujocoSim(get_robot("pendulum"), 4, num_threads=2)
+for _ in range(100):
+    sim.ctrl[:] = np.nan
+    sim.qvel[:] = 1e20
+    sim.step()
+"""
+
+
+def test_an_unstable_simulation_writes_nothing_where_the_user_works(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", UNSTABLE], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
