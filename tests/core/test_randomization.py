@@ -17,10 +17,12 @@ from sim2real.randomization import (
     HeldOutError,
     ParameterRange,
     RandomizationFile,
+    check_robot,
     read_randomization,
     sample,
     write_randomization,
 )
+from sim2real.robots import get_robot
 
 
 def content(**changes: Any) -> RandomizationFile:
@@ -141,3 +143,34 @@ def test_a_truncated_file_is_one_clear_line(tmp_path: Path, length: int) -> None
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"randomization file .*cannot be read \(No such file or directory\)"):
         read_randomization(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"low": -0.1}, r"\[0\] mass: expected a range > 0, got low -0.1"),
+        ({"low": 0.0}, r"\[0\] mass: expected a range > 0, got low 0.0"),
+        ({"high": 1e300}, r"\[0\] mass: expected a range within 0 to 1e\+06 kg, got 0.6 to 1e\+300"),
+        ({"name": "damping", "low": -0.1}, r"\[0\] damping: expected a range within 0 to"),
+        ({"name": "weight"}, "parameter 'weight' of robot pendulum: unknown; allowed: mass"),
+        (
+            {"name": "command_delay", "delays": "command", "unit": "s"},
+            "command_delay: expected a range within",
+        ),
+    ],
+)
+def test_ranges_that_the_robot_cannot_have_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_robot(content(**changes), get_robot("pendulum"))
+
+
+def test_only_its_own_robot_passes() -> None:
+    check_robot(content(), get_robot("pendulum"))
+    other = msgspec.structs.replace(content(), robot="acrobot")
+    with pytest.raises(InputError, match="is of robot 'acrobot', but the task needs 'pendulum'"):
+        check_robot(other, get_robot("pendulum"))
+
+
+def test_a_range_wider_than_a_number_can_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a finite distance from low"):
+        write_randomization(tmp_path / "r.json", content(low=-1e308, high=1e308))

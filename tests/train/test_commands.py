@@ -172,13 +172,18 @@ def small_args(out: Path, **changes: Any) -> TrainArgs:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"iterations": 0}, "--iterations: expected at least 1, got 0"),
+        ({"iterations": 0}, "--iterations: expected a number at least 1 and at most 1e9, got 0"),
+        ({"num_envs": 10**11}, "--num-envs: expected a number at least 1 and at most 1e6, got 1e11"),
+        ({"seed": -1}, "--seed: expected an integer from 0"),
         ({"num_envs": 9, "workers": 2}, r"--num-envs: expected a multiple of --workers \(2\), got 9"),
         ({"command_delay": (0.02, 0.0)}, "--command-delay: expected 0 <= low <= high <= 0.1"),
         ({"command_delay": (0.0, 9.0)}, "--command-delay: expected 0 <= low <= high <= 0.1"),
         ({"discount": 1.0}, "--discount: expected a number between 0 and 1"),
         ({"learning_rate": float("nan")}, "--learning-rate: expected a number > 0"),
-        ({"hidden": (16, 0)}, "--hidden: expected widths of at least 1"),
+        ({"learning_rate": 1.5}, "--learning-rate: expected a number > 0 and at most 1, got 1.5"),
+        ({"hidden": (16, 0)}, "--hidden: expected a number at least 1"),
+        ({"hidden": (10**12,)}, "--hidden: expected a number at least 1 and at most 65536, got 1e12"),
+        ({"hidden": ()}, "--hidden: expected one width or more"),
         ({"resume": True}, "holds no checkpoint to go on from; train without --resume"),
         ({"randomization": Path("missing.json")}, "randomization file missing.json: cannot be read"),
     ],
@@ -200,8 +205,13 @@ def test_an_unknown_task_is_answered_with_the_known_ones(tmp_path: Path) -> None
 def test_commands_that_read_a_checkpoint_say_so_when_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give the checkpoint folder of a run"):
         run_export(ExportArgs(checkpoint=tmp_path, out=tmp_path / "policy.s2r"))
-    with pytest.raises(InputError, match="--starts: expected at least 1"):
-        run_evaluate(EvaluateArgs(policy=tmp_path, starts=0))
+    with pytest.raises(InputError, match="--seed: expected an integer from 0"):
+        run_export(ExportArgs(checkpoint=tmp_path, out=tmp_path / "policy.s2r", seed=-1))
+    for starts in (0, 10**11):
+        with pytest.raises(InputError, match="--starts: expected a number at least 1 and at most 1e6"):
+            run_evaluate(EvaluateArgs(policy=tmp_path, starts=starts))
+    with pytest.raises(InputError, match="--seed: expected an integer from 0"):
+        run_evaluate(EvaluateArgs(policy=tmp_path, seed=-1))
 
 
 def test_a_run_is_neither_overwritten_nor_resumed_under_other_settings(tmp_path: Path) -> None:

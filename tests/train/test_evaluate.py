@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim2real.errors import InputError
 from sim2real.tasks import get_task
+from sim2real_train.config import training_ranges
 from sim2real_train.evaluate import Episodes, evaluate, judge, wilson_interval
-from tests.train.builders import TASK
+from sim2real_train.trainer import Schedule, train
+from tests.train.builders import TASK, small_config
 
 
 def test_wilson_interval_of_published_values() -> None:
@@ -79,3 +84,13 @@ def test_same_seed_same_verdict() -> None:
     task = get_task(TASK)
     assert evaluate(EnergyPump(), task, starts=4, seed=2) == evaluate(EnergyPump(), task, starts=4, seed=2)
     assert evaluate(EnergyPump(), task, starts=4, seed=2) != evaluate(EnergyPump(), task, starts=4, seed=3)
+
+
+def test_another_robots_ranges_are_refused() -> None:
+    ranges = msgspec.structs.replace(training_ranges(small_config(), "pendulum"), robot="acrobot")
+    with pytest.raises(InputError, match="is of robot 'acrobot', but the task needs 'pendulum'"):
+        evaluate(Idle(), get_task(TASK), starts=1, randomization=ranges)
+    config = small_config(randomization=ranges)
+    with pytest.raises(InputError, match="is of robot 'acrobot', but the task needs 'pendulum'"):
+        train(config, Schedule(iterations=1), Path("never-made"))
+    assert not Path("never-made").exists()

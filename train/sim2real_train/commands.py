@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import tyro
 
+from sim2real.arguments import check_number, check_seed
 from sim2real.command import Outcome
 from sim2real.errors import InputError
 
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from sim2real_train.config import TrainConfig
 
 __all__ = ["EvaluateArgs", "ExportArgs", "TrainArgs", "run_evaluate", "run_export", "run_train"]
+
+_LIMITS: Final = {
+    "iterations": 1e9,
+    "num_envs": 1e6,
+    "num_steps": 1e5,
+    "workers": 1024,
+    "save_every": 1e9,
+    "evaluate_every": 1e9,
+    "evaluate_starts": 1e6,
+    "sim_threads": 1024,
+}
+"""Largest whole numbers that `TrainArgs` may hold: more is a slip of the keyboard, and would not fit into memory."""
+_WIDEST: Final = 65_536
+_MOST_STARTS: Final = 1e6
 
 
 @dataclass(frozen=True)
@@ -131,17 +145,11 @@ def run_train(args: TrainArgs) -> Outcome:
 
 def _train_config(args: TrainArgs) -> TrainConfig:
     from sim2real.randomization import read_randomization
-    from sim2real.tasks import get_task
     from sim2real_train.config import TrainConfig
     from sim2real_train.models import ModelConfig
     from sim2real_train.ppo import PpoConfig
 
-    task = get_task(args.task)
     ranges = None if args.randomization is None else read_randomization(args.randomization)
-    if ranges is not None and ranges.robot != task.robot:
-        raise InputError(
-            f"{args.randomization}: is of robot {ranges.robot!r}, but task {args.task} needs {task.robot!r}"
-        )
     return TrainConfig(
         task=args.task,
         seed=args.seed,
@@ -157,28 +165,20 @@ def _train_config(args: TrainArgs) -> TrainConfig:
 def _check_train(args: TrainArgs) -> None:
     from sim2real.sim.plant import MAX_DELAY
 
-    for name in (
-        "iterations",
-        "num_envs",
-        "num_steps",
-        "workers",
-        "save_every",
-        "evaluate_every",
-        "evaluate_starts",
-        "sim_threads",
-    ):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
+    for name in _LIMITS:
+        check_number(f"--{name.replace('_', '-')}", getattr(args, name), low=1, high=_LIMITS[name], inclusive=True)
+    check_seed(args.seed)
     if args.num_envs % args.workers:
         raise InputError(f"--num-envs: expected a multiple of --workers ({args.workers}), got {args.num_envs}")
     if not 0.0 <= args.command_delay[0] <= args.command_delay[1] <= MAX_DELAY:
         raise InputError(f"--command-delay: expected 0 <= low <= high <= {MAX_DELAY} s, got {args.command_delay}")
     if not 0.0 < args.discount < 1.0:
         raise InputError(f"--discount: expected a number between 0 and 1, got {args.discount}")
-    if not (args.learning_rate > 0.0 and math.isfinite(args.learning_rate)):
-        raise InputError(f"--learning-rate: expected a number > 0, got {args.learning_rate}")
-    if min(args.hidden, default=0) < 1:
-        raise InputError(f"--hidden: expected widths of at least 1, got {args.hidden}")
+    check_number("--learning-rate", args.learning_rate, high=1)
+    if not args.hidden:
+        raise InputError("--hidden: expected one width or more, got none")
+    for width in args.hidden:
+        check_number("--hidden", width, low=1, high=_WIDEST, inclusive=True)
 
 
 def run_export(args: ExportArgs) -> Outcome:
@@ -186,6 +186,7 @@ def run_export(args: ExportArgs) -> Outcome:
     from sim2real.signing import load_signing_key
     from sim2real_train.export import export
 
+    check_seed(args.seed)
     key = None if args.signing_key is None else load_signing_key(args.signing_key)
     result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed)
     lines = [
@@ -208,8 +209,8 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
     from sim2real_train.evaluate import evaluate
     from sim2real_train.subject import load_subject
 
-    if args.starts < 1:
-        raise InputError(f"--starts: expected at least 1, got {args.starts}")
+    check_number("--starts", args.starts, low=1, high=_MOST_STARTS, inclusive=True)
+    check_seed(args.seed)
     if not 0.0 <= args.min_success <= 1.0:
         raise InputError(f"--min-success: expected a number from 0 to 1, got {args.min_success}")
     # The network is small: on a second thread it waits more than it computes, four times as long on a busy machine.

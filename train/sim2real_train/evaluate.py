@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sim2real.randomization import RandomizationFile
+from sim2real.randomization import RandomizationFile, check_robot
+from sim2real.robots import get_robot
 from sim2real.tasks import Task, TaskEnv
 
 __all__ = ["BatchPolicy", "Episodes", "Evaluation", "evaluate", "judge", "run_episodes", "wilson_interval"]
@@ -87,7 +88,12 @@ def evaluate(
         seed: Seeds starts, plants and measurement noise.
         randomization: Ranges that each episode's plant is drawn from; None: the robot's nominal parameters.
         num_threads: Threads that step the simulation.
+
+    Raises:
+        InputError: The ranges are not those of the task's robot, or it cannot have them.
     """
+    if randomization is not None:
+        check_robot(randomization, get_robot(task.robot))
     episodes = run_episodes(
         policy, task, starts=starts, seed=seed, randomization=randomization, num_threads=num_threads
     )

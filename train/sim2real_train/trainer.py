@@ -10,11 +10,12 @@ import numpy as np
 
 from sim2real import __version__
 from sim2real.errors import InputError, Sim2RealError
-from sim2real.randomization import RandomizationFile
+from sim2real.randomization import RandomizationFile, check_robot
+from sim2real.robots import get_robot
 from sim2real.tasks import get_task
 from sim2real_train.checkpoint import Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.colocated import WorkerLostError, colocated
-from sim2real_train.config import TrainConfig
+from sim2real_train.config import TrainConfig, training_ranges
 from sim2real_train.evaluate import Evaluation, judge
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve
 from sim2real_train.moments import merge
@@ -69,10 +70,12 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
         resume: Go on from the checkpoint in `out`, exactly.
 
     Raises:
-        InputError: `out` holds a run already, or none to resume, or one of another configuration; another training is
-            writing to it, or it cannot be written to.
+        InputError: The robot cannot have the ranges; `out` holds a run already, or none to resume, or one of another
+            configuration; another training is writing to it, or it cannot be written to.
         TrainingStoppedError: Interrupted, or a worker died; the message says how to go on.
     """
+    robot = get_robot(get_task(config.task).robot)
+    check_robot(training_ranges(config, robot.name), robot)
     if resume and not has_checkpoint(_checkpoint(out)):
         raise InputError(f"{out}: holds no checkpoint to go on from; train without --resume")
     with claimed(out):
