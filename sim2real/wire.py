@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.clock import now_ns
-from sim2real.wire_messages import WIRE_VERSION, Bye, Control, Hello, Ping, Pong, Refuse, Start
+from sim2real.wire_messages import LATEST_NS, WIRE_VERSION, Bye, Control, Hello, Ping, Pong, Refuse, Start
 
 __all__ = [
     "HEADER_SIZE",
@@ -102,6 +102,8 @@ class Drop(enum.Enum):
     WRONG_CONTRACT = "wrong_contract"
     BAD_PAYLOAD = "bad_payload"
     NOT_FINITE = "not_finite"
+    BAD_TIME = "bad_time"
+    """A time stamp that no clock can show; shifted to another clock, it would no longer fit into a frame."""
     OLD_SEQUENCE = "old_sequence"
     MULTIPART = "multipart"
     """A message of several frames; ours have one, because CONFLATE keeps only the last frame of a message."""
@@ -319,6 +321,13 @@ class FrameReader:
         np.isfinite(self._values, self._finite_view)
         if 0 in self._finite:
             return Drop.NOT_FINITE
+        if not (
+            -LATEST_NS <= scheduled <= LATEST_NS
+            and -LATEST_NS <= sensed <= LATEST_NS
+            and -LATEST_NS <= sent <= LATEST_NS
+            and -LATEST_NS <= received_at <= LATEST_NS
+        ):
+            return Drop.BAD_TIME
         if values is not self._target:
             self._target_bytes = _bytes_of(values, self._shape)
             self._target = values

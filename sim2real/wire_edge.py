@@ -171,8 +171,10 @@ class EdgeSocket(Link):
                 elif kind is MessageType.BYE:
                     self._note(kind)
                     raise WireError(f"{self.endpoint}: the plant said goodbye: {self._farewell}")
-                elif kind is TYPE_OF[answer] and (reply := decode_control(message, answer)) is not None:
-                    return reply
+                elif kind is TYPE_OF[answer]:
+                    if (reply := decode_control(message, answer)) is not None:
+                        return reply
+                    self.drops.add(Drop.BAD_PAYLOAD)
         raise WireError(
             f"{self.endpoint}: no answer from a plant within {(now_ns() - started) / NS_PER_S:.1f} s; check that it "
             f"runs, at this endpoint, with keys that fit; dropped messages: {self.drops}"
@@ -191,4 +193,6 @@ class EdgeSocket(Link):
         outward = pong.received_ns - pong.ping_sent_ns
         homeward = pong.sent_ns - arrived_ns
         # Outward is the offset plus a delay, homeward the offset minus a delay; neither delay is negative.
-        return ClockOffset(offset_ns=(outward + homeward) // 2, uncertainty_ns=(outward - homeward + 1) // 2)
+        # A plant that claims to have answered before it was asked gets no negative uncertainty for it.
+        uncertainty_ns = max(0, (outward - homeward + 1) // 2)
+        return ClockOffset(offset_ns=(outward + homeward) // 2, uncertainty_ns=uncertainty_ns)

@@ -12,6 +12,7 @@ from sim2real.contract import PolicyContract, contract_hash
 from sim2real.layout import COMMAND_ROWS, SignalLayout
 
 __all__ = [
+    "LATEST_NS",
     "WIRE_VERSION",
     "Bye",
     "Control",
@@ -26,6 +27,14 @@ __all__ = [
 ]
 
 WIRE_VERSION: Final = 1
+
+LATEST_NS: Final = 2**61
+"""Bound on both sides of every stamp from a peer [ns], 73 years: two clocks then differ by at most 2^62, and a stamp
+shifted by that still fits into the 64 bits that a frame has for it."""
+
+_Stamp = Annotated[int, msgspec.Meta(ge=-LATEST_NS, le=LATEST_NS)]
+_Offset = Annotated[int, msgspec.Meta(ge=-2 * LATEST_NS, le=2 * LATEST_NS)]
+_Uncertainty = Annotated[int, msgspec.Meta(ge=0, le=2 * LATEST_NS)]
 
 Mode = Literal["lockstep", "realtime"]
 """lockstep: the plant waits for each command; realtime: it does not."""
@@ -76,23 +85,23 @@ class Refuse(_Message, frozen=True, kw_only=True):
 class Ping(_Message, frozen=True, kw_only=True):
     """One round of clock comparison begins, at `sent_ns` on the edge's clock."""
 
-    sent_ns: int
+    sent_ns: _Stamp
 
 
 class Pong(_Message, frozen=True, kw_only=True):
     """The answer to a ping: when it was received and answered on the plant's clock."""
 
-    ping_sent_ns: int
-    received_ns: int
-    sent_ns: int
+    ping_sent_ns: _Stamp
+    received_ns: _Stamp
+    sent_ns: _Stamp
 
 
 class Start(_Message, frozen=True, kw_only=True):
     """The edge is ready; from here on the plant sends states."""
 
-    offset_ns: int
+    offset_ns: _Offset
     """Plant clock minus edge clock."""
-    uncertainty_ns: int
+    uncertainty_ns: _Uncertainty
     """Half the round trip in which the offset was measured; 0 when both read the same clock."""
 
 

@@ -194,6 +194,8 @@ class PlantSocket(Link):
             self._send(encode_control(pong, self._hash))
         elif kind is MessageType.START and (start := decode_control(message, Start)) is not None:
             return self._begin(start)
+        elif kind in (MessageType.PING, MessageType.START):
+            self.drops.add(Drop.BAD_PAYLOAD)
         elif kind is MessageType.BYE:
             self._peer = _NOBODY
         else:

@@ -216,9 +216,12 @@ class EdgeLoop:
 
     def _say_goodbye(self, reason: str) -> None:
         if self._tick.goodbye is None:
-            self._tick.halt(reason)
-            time.sleep(min(_FAREWELL_PERIODS * self._period_ns, _LONGEST_FAREWELL_NS) / NS_PER_S)
-            self._socket.bye(reason)
+            try:
+                self._tick.halt(reason)
+                time.sleep(min(_FAREWELL_PERIODS * self._period_ns, _LONGEST_FAREWELL_NS) / NS_PER_S)
+            finally:
+                # A plant that gets no last command damps the robot itself once it knows that the edge is gone.
+                self._socket.bye(reason)
 
     def _result(
         self, ending: Ending, reason: str, started_ns: int, started_cpu_ns: int, level: str = "run"

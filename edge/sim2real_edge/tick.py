@@ -133,9 +133,13 @@ class Tick:
         self._answer(sequence, self._received_ns, self._received_ns, 0, 0)
 
     def halt(self, reason: str) -> None:
-        """Send a last command, which damps, and which no state can undo."""
+        """Send a last command, which damps, and which no state can undo.
+
+        Its stamps are this process's own, and fresh: whatever the last state was, the plant is to heed this command.
+        """
         command = self._controller.halt(Status.DAMP, reason)
-        self._transmit(command, self._sequence + 1, now_ns())
+        self._sensed_ns = self._received_ns = now = now_ns()
+        self._transmit(command, self._sequence + 1, now)
 
     def _answer(self, sequence: int, scheduled_ns: int, woke_ns: int, age_ns: int, missed: int) -> None:
         controller = self._controller

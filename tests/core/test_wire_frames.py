@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tracemalloc
 
@@ -26,13 +27,13 @@ from sim2real.wire import (
     decode_control,
     encode_control,
 )
-from sim2real.wire_messages import Bye, Hello, Ping, make_hello, mismatch
+from sim2real.wire_messages import LATEST_NS, Bye, Hello, Ping, Pong, Start, make_hello, mismatch
 from tests.core.strategies import pendulum_contract
 
 HASH = bytes(range(32))
 OTHER_HASH = bytes(32)
 SHAPES = st.sampled_from([(3,), (17,), (5, 1), (5, 12)])
-STAMPS = st.integers(-(2**63), 2**63 - 1)
+STAMPS = st.integers(-LATEST_NS, LATEST_NS)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -86,6 +87,40 @@ def test_a_frame_is_one_header_and_the_values() -> None:
     assert HEADER_SIZE == 96
     assert len(command_frame()) == 96 + 5 * 8
     assert command_frame()[:7] == b"S2RW\x01\x00\x07"
+
+
+NO_TIMES = st.integers(LATEST_NS + 1, 2**63 - 1) | st.integers(-(2**63), -LATEST_NS - 1)
+
+
+@given(stamp=NO_TIMES, which=st.sampled_from(["scheduled_ns", "sensed_ns", "received_ns"]))
+def test_a_stamp_that_no_clock_shows_is_dropped_and_changes_nothing(stamp: int, which: str) -> None:
+    reader, writer = command_reader(), FrameWriter(MessageType.COMMAND, HASH, (5, 1))
+    stamps = {"scheduled_ns": 0, "sensed_ns": 0, "received_ns": 0, which: stamp}
+    size = put(reader, writer.write(np.ones((5, 1)), sequence=7, **stamps))
+    out, received = np.zeros((5, 1)), Received()
+    assert reader.read(size, out, received) is Drop.BAD_TIME
+    assert not out.any()
+    # Not even the sequence counts: the next good frame is taken.
+    assert reader.read(put(reader, command_frame(sequence=1)), out, received) is MessageType.COMMAND
+
+
+@given(stamp=STAMPS, offset=st.integers(-2 * LATEST_NS, 2 * LATEST_NS))
+def test_a_stamp_that_passes_fits_into_a_frame_on_either_clock(stamp: int, offset: int) -> None:
+    writer = FrameWriter(MessageType.COMMAND, HASH, (5, 1))
+    for shifted in (stamp - offset, stamp + offset):
+        writer.write(np.ones((5, 1)), sequence=1, scheduled_ns=shifted, sensed_ns=shifted, received_ns=shifted)
+
+
+@given(stamp=st.sampled_from([2**61 + 1, -(2**61) - 1, 2**63, 10**400]))
+def test_clocks_that_cannot_be_are_not_compared(stamp: int) -> None:
+    for name in ("ping_sent_ns", "received_ns", "sent_ns"):
+        stamps = {"ping_sent_ns": 0, "received_ns": 0, "sent_ns": 0, name: stamp}
+        assert decode_control(json.dumps(stamps).encode(), Pong) is None
+    assert decode_control(json.dumps({"sent_ns": stamp}).encode(), Ping) is None
+    for name in ("offset_ns", "uncertainty_ns"):
+        start = {"offset_ns": 0, "uncertainty_ns": 0, name: 2 * stamp}
+        assert decode_control(json.dumps(start).encode(), Start) is None
+    assert decode_control(b'{"offset_ns": 0, "uncertainty_ns": -1}', Start) is None
 
 
 @given(cut=st.integers(0, 96 + 40 - 1))

@@ -38,9 +38,16 @@ class Heard:
 class Plant:
     """A wire end that sends rows of `signals` and keeps what comes back. Used in lockstep or at the control period."""
 
-    def __init__(self, bundle: Bundle, endpoint: str, mode: Mode, keys: CurveKeys | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        endpoint: str,
+        mode: Mode,
+        keys: CurveKeys | None = None,
+        socket: PlantSocket | None = None,
+    ) -> None:
         self.contract = bundle.contract
-        self.socket = PlantSocket(endpoint, hello=make_hello(bundle.contract, mode=mode), keys=keys)
+        self.socket = socket or PlantSocket(endpoint, hello=make_hello(bundle.contract, mode=mode), keys=keys)
         self.heard = Heard()
         self._command = np.zeros(command_shape(bundle.contract))
         self._sequence = 0
@@ -99,10 +106,15 @@ class Plant:
 
 @contextlib.contextmanager
 def plant_thread(
-    bundle: Bundle, endpoint: str, mode: Mode, serve: Callable[[Plant], None], keys: CurveKeys | None = None
+    bundle: Bundle,
+    endpoint: str,
+    mode: Mode,
+    serve: Callable[[Plant], None],
+    keys: CurveKeys | None = None,
+    socket: PlantSocket | None = None,
 ) -> Generator[Plant, None, None]:
     """A bound plant whose `serve` runs in a thread once an edge is there; failures in it fail the test."""
-    plant = Plant(bundle, endpoint, mode, keys)
+    plant = Plant(bundle, endpoint, mode, keys, socket)
 
     def work() -> None:
         plant.accept()

@@ -20,6 +20,7 @@ from sim2real.errors import EngineError, InputError, WireError
 from sim2real.wire import Received, Status
 from sim2real.wire_edge import EdgeSocket
 from sim2real.wire_messages import Mode, make_hello
+from sim2real.wire_plant import PlantSocket
 from sim2real_edge.controller import Controller
 from sim2real_edge.engine import load_engine
 from sim2real_edge.loop import EdgeLoop, Ending, LoopResult, aligned_start
@@ -201,6 +202,45 @@ def test_whatever_fails_the_robot_is_damped_first(pendulum: Bundle, ipc: str, mo
     assert plant.heard.status[-1] is Status.DAMP
     assert plant.heard.bye == "the edge failed"
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("mode", ["realtime", "lockstep"])
+@pytest.mark.parametrize("stamp", [2**63 - 1, -(2**63), 2**61, -(2**61)])
+def test_no_time_stamp_keeps_the_robot_from_being_damped(patient: Bundle, ipc: str, mode: Mode, stamp: int) -> None:
+    # The clocks differ, so every stamp is shifted by what the plant claimed when they were compared.
+    def serve(plant: Plant) -> None:
+        for tick in range(1000):
+            extreme = stamp if tick >= 20 else None
+            plant.send(at_rest(patient), sensed_ns=extreme, scheduled_ns=extreme)
+            plant.receive(10 * MS)
+            if plant.heard.bye is not None:
+                break
+
+    hello = msgspec.structs.replace(make_hello(patient.contract, mode=mode), clock_id="another")
+    socket = PlantSocket(ipc, hello=hello)
+    with plant_thread(patient, ipc, mode, serve, socket=socket) as plant:
+        result = run_edge(patient, ipc, mode, seconds=0.6, peer_timeout_ns=NS_PER_S // 4)
+    assert result.ending in (Ending.DONE, Ending.PEER_LOST)
+    assert plant.heard.status[-1] is Status.DAMP
+    assert plant.heard.bye is not None
+    assert abs(plant.heard.age_ns[-1]) < NS_PER_S, "the last command carries the edge's own time"
+
+
+def test_a_last_command_that_fails_does_not_keep_the_goodbye_back(patient: Bundle, ipc: str) -> None:
+    class Halting(Controller):
+        def halt(self, level: Status, reason: str) -> Array:
+            raise EngineError("no command to be had")
+
+    def serve(plant: Plant) -> None:
+        plant.serve_realtime(still(patient), 1000)
+
+    controller = Halting(patient, load_engine("onnxruntime-cpu", patient))
+    with (
+        plant_thread(patient, ipc, "realtime", serve) as plant,
+        pytest.raises(EngineError, match="no command to be had"),
+    ):
+        run_edge(patient, ipc, "realtime", seconds=0.1, controller=controller)
+    assert plant.heard.bye == "the time it was to last is over"
 
 
 def test_nothing_is_commanded_before_the_first_state(pendulum: Bundle, ipc: str) -> None:
