@@ -29,7 +29,7 @@ class Histogram:
 
     A percentile is never below the true one and at most 0.1 % above it; count, minimum and maximum are exact. All
     memory, 230 kB, is taken at construction. A value below 0 (a clock offset has an uncertainty) counts as 0 and one
-    above `HIGHEST_NS` as that, save that the minimum and maximum stay exact.
+    above `HIGHEST_NS` as that, save that the minimum and maximum stay exact, within the 64 bits that they are kept in.
 
     Attributes:
         count: Values recorded.
@@ -77,6 +77,8 @@ class Histogram:
 
     def record(self, value_ns: int) -> None:
         """Count one value [ns]."""
+        if not -INT64_MAX <= value_ns <= INT64_MAX:
+            value_ns = INT64_MAX if value_ns > 0 else -INT64_MAX
         self.count += 1
         if value_ns < self.min_ns:
             self.min_ns = value_ns

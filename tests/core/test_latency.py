@@ -96,6 +96,14 @@ def test_values_beyond_the_range_are_counted_at_its_ends_and_remembered() -> Non
     assert same(copy, histogram)
 
 
+@given(values=st.lists(st.integers(-(2**65), 2**65), min_size=1, max_size=20))
+def test_no_value_whatever_makes_a_histogram_that_cannot_be_read_back(values: list[int]) -> None:
+    histogram = filled(*values)
+    copy = Histogram.from_buckets(histogram.buckets(), min_ns=histogram.min_ns, max_ns=histogram.max_ns)
+    assert same(copy, histogram)
+    assert histogram.count == len(values)
+
+
 def test_a_rank_is_counted_in_decimal() -> None:
     # 99.9 % of 1000 values are 999 of them, though 99.9 is a little more than that in binary.
     assert filled(*range(1000)).percentile(99.9) == 998
