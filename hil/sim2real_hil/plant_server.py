@@ -148,7 +148,8 @@ class RealtimeRun:
     waiting_ticks: int
     """Physics ticks before the first command; the plant was damped."""
     damped_ticks: int
-    """Physics ticks after it at which the newest command was too old to apply; the plant was damped."""
+    """Physics ticks after it at which the newest command was too old to apply, or from a future that is as far away;
+    the plant was damped."""
     supervised_ticks: int
     """Physics ticks under a command of the supervisor (hold, damp, stop) and not of the policy."""
     superseded: int
@@ -281,7 +282,8 @@ class RealtimePlant:
             self._in_force = self._damp
         else:
             self._max_action_age_ns = max(age_ns, self._max_action_age_ns or 0)
-            if age_ns > self._max_age_ns:
+            # A stamp from the future would keep its command fresh for as long as it says.
+            if abs(age_ns) > self._max_age_ns:
                 self._damped += 1
                 self._in_force = self._damp
             elif self._is_new:

@@ -109,6 +109,18 @@ def test_a_command_that_grows_too_old_gives_way_to_damping() -> None:
     assert run.end_to_end.count == run.command_transport.count == 1
 
 
+@pytest.mark.parametrize("ahead_ns", [NS_PER_S, 2**60])
+def test_a_command_from_the_future_is_not_applied(ahead_ns: int) -> None:
+    def answer(edge: EdgeSocket, state: Received, count: int) -> bool:
+        state.sensed_ns += ahead_ns
+        return send(edge, state, count)
+
+    run = run_realtime(answer)
+    assert run.damped_ticks
+    assert run.damped_ticks + run.waiting_ticks == run.ticks
+    assert not np.any(run.trajectory.command[:, EFFORT] == EFFORT_SENT)
+
+
 def test_commands_of_the_supervisor_are_counted() -> None:
     def answer(edge: EdgeSocket, state: Received, count: int) -> bool:
         return send(edge, state, count, status=Status.HOLD if count < 20 else Status.RUN)
