@@ -27,21 +27,26 @@ def command_delay(logs: Sequence[Log], effort_log_delay: tuple[float, float, flo
     """Return the delay of the command until the effort that acts [s].
 
     The logged effort lags the command by the command's own delay and by its delay in the log, so the latter, as lowest,
-    nominal and highest value [s], is subtracted.
+    nominal and highest value [s], is subtracted. A difference that is not positive, or that leaves open all that is
+    plausible, says nothing of the command: the range is then the prior one.
     """
     lags = [lag for log in logs if (lag := _lag(log)) is not None]
     if not lags:
-        low, nominal, high = _PRIOR
-        return _parameter(low, nominal, high, False, "not in these logs, which hold no commands that efforts follow")
+        return _not_shown("these logs hold no commands that efforts follow")
     late_low, late, late_high = effort_log_delay
     half_period = 0.5 * max(log.period for log in logs)
     low = max(0.0, min(lags) - late_high - half_period)
-    nominal = max(0.0, float(np.mean(lags)) - late)
+    nominal = float(np.mean(lags)) - late
     high = max(nominal, max(lags) - late_low + half_period)
-    told = (
-        f"logged efforts lag the commands by {np.mean(lags) * 1e3:.1f} ms, of which the log's own delay is subtracted"
-    )
+    told = f"logged efforts lag the commands by {np.mean(lags) * 1e3:.1f} ms, of which {late * 1e3:.1f} ms is the log's"
+    if nominal <= 0.0 or (low <= _PRIOR[0] and high >= _PRIOR[2]):
+        return _not_shown(f"{told} ({late_low * 1e3:.1f} to {late_high * 1e3:.1f} ms)")
     return _parameter(low, nominal, high, True, told)
+
+
+def _not_shown(why: str) -> ParameterRange:
+    low, nominal, high = _PRIOR
+    return _parameter(low, nominal, high, False, f"not identifiable, the whole plausible range: {why}")
 
 
 def _parameter(low: float, nominal: float, high: float, identified: bool, how: str) -> ParameterRange:
@@ -64,7 +69,8 @@ def _lag(log: Log) -> float | None:
         return None
     inner = (log.time > _LAGS[-1]) & (log.time < log.time[-1] + _LAGS[0])
     effort = log.effort[inner]
-    shares = np.array([_explained(_held(log, log.time[inner] - lag), effort) for lag in _LAGS])
+    acted = log.time - 0.5 * np.diff(log.time, prepend=log.time[0]) if log.effort_held else log.time
+    shares = np.array([_explained(_held(log, acted[inner] - lag), effort) for lag in _LAGS])
     # Commands are held between samples: all lags within the same sample explain the effort equally well.
     plateau = _LAGS[shares >= (1.0 - _PLATEAU) * shares.max()]
     return float(plateau.mean()) if shares.max() >= _MIN_EXPLAINED else None

@@ -52,6 +52,7 @@ def parse_csv(path: Path, data: bytes, joint_names: Sequence[str]) -> Log:
         time=values["time"][:, 0],
         position=values["position"],
         effort=values["effort"],
+        effort_held=False,
         command=_numbers(path, header, rows, row_numbers, command) if len(command) == len(joint_names) else None,
         simulated=SIMULATED in header,
         row_numbers=row_numbers,

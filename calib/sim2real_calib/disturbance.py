@@ -83,9 +83,7 @@ def _external_effort(robot: Robot, priors: Sequence[Prior], vector: Floats, log:
     chosen = slice(None, None, max(1, round(_PERIOD / log.period)))
     time = motion.time[chosen]
     num, joints = len(time), log.effort.shape[1]
-    effort = np.empty((len(motion.time), joints))
-    for joint in range(joints):
-        effort[:, joint] = np.interp(motion.time + values[EFFORT_LOG_DELAY], log.time, log.effort[:, joint])
+    effort = log.effort_around(motion.time + values[EFFORT_LOG_DELAY], log.period)
     acted = filtered(values[EFFORT_LOG_SCALE] * effort + values[EFFORT_LOG_OFFSET], log.period, 0)[chosen]
 
     sim = MujocoSim(robot, num, effort_limits=[np.inf] * joints, num_threads=0)

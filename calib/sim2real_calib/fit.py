@@ -72,8 +72,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """About the asked ones, at the optimum of all of them."""
     bias: Floats
     """By how much the smoothing of the start states displaces the optimum, shape (P,); see `rehearse`."""
-    period: float
-    """Longest sampling period of the logs [s]."""
+    sampling: float
+    """Within what time [s] the logs do not tell when the effort changed."""
     delay_valley: tuple[float, float] | None
     """Between which delays of the logged effort [s] the error is not worse than chance; None: it was not fitted."""
     alone: tuple[Alone, ...]
@@ -156,7 +156,7 @@ def fit(
         known=known,
         asked_known=asked_known,
         bias=bias,
-        period=max(log.period for log in logs),
+        sampling=max(0.0 if log.effort_held else log.period for log in logs),
         delay_valley=_delay_valley(problem, best),
         alone=_alone(problem, best, logs),
         windows=windows,

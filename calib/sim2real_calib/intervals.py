@@ -53,9 +53,9 @@ def _fitted(fit: Fit, index: int, prior: Prior) -> FittedParameter:
     high = nominal + 2.0 * deviation + 2.0 * max(-bias, 0.0)
     told = "fitted; ± 2 σ and twice the bias that smoothed start states give"
     if prior.name == EFFORT_LOG_DELAY and fit.delay_valley is not None:
-        # Of an effort that is held between samples the log does not tell when in a period it changed.
-        low = min(low, fit.delay_valley[0]) - 0.5 * fit.period
-        high = max(high, fit.delay_valley[1]) + 0.5 * fit.period
+        # A log that is read as a curve does not tell when in a period its effort changed.
+        low = min(low, fit.delay_valley[0]) - 0.5 * fit.sampling
+        high = max(high, fit.delay_valley[1]) + 0.5 * fit.sampling
     # As far towards what a log alone gives as that log's own uncertainty does not explain.
     near = [(each.values[prior.name], each.deviations[prior.name]) for each in fit.alone if prior.name in each.values]
     wide_low = min([low, *(value + 2.0 * spread for value, spread in near)])

@@ -24,6 +24,8 @@ _MAX_PERIOD: Final = 0.05
 _GAP_PERIODS: Final = 10.0
 """A pause of more than this many median periods is a gap: nothing is interpolated across it."""
 _SHOWN_ROWS: Final = 5
+_BEYOND: Final = 1.0
+"""How long [s] the first and the last effort are taken to hold outside the log; delays are much shorter."""
 _MOTION: Final = 0.05
 """Total movement [rad] in each direction from which a joint counts as having turned both ways."""
 
@@ -44,6 +46,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     """Measured joint positions [rad], shape (T, J)."""
     effort: Floats
     """Measured joint efforts [N·m], shape (T, J)."""
+    effort_held: bool
+    """True: a sample's effort acted, unchanged, since the sample before; False: it is read off a curve through them."""
     command: Floats | None
     """Commanded joint efforts [N·m], shape (T, J); None: not in the log."""
     simulated: bool
@@ -55,6 +59,26 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     def period(self) -> float:
         """Median sampling period [s]."""
         return float(np.median(np.diff(self.time)))
+
+    def effort_around(self, time: Floats, step: float) -> Floats:
+        """Return the logged efforts of steps [N·m], shape (..., J).
+
+        Args:
+            time: Middle of each step [s], shape (...,); before the first sample and after the last their efforts hold.
+            step: Length of the steps [s].
+        """
+        by_joint = [self._effort_around(time, step, self.effort[:, joint]) for joint in range(self.effort.shape[1])]
+        return np.stack(by_joint, axis=-1)
+
+    def _effort_around(self, time: Floats, step: float, effort: Floats) -> Floats:
+        if not self.effort_held:
+            return np.interp(time, self.time, effort)
+        # The mean over a step, by the integral: unlike the value at one instant it changes smoothly with a delay.
+        edges = np.concatenate(([self.time[0] - _BEYOND], self.time, [self.time[-1] + _BEYOND]))
+        held = np.concatenate((effort, effort[-1:]))
+        integral = np.concatenate(([0.0], np.cumsum(held * np.diff(edges))))
+        after, before = (np.interp(time + side * step, edges, integral) for side in (0.5, -0.5))
+        return np.asarray((after - before) / step, np.float64)
 
 
 def read_log(path: Path, joint_names: tuple[str, ...]) -> Log:
@@ -88,6 +112,7 @@ def make_log(
     time: Floats,
     position: Floats,
     effort: Floats,
+    effort_held: bool,
     command: Floats | None,
     simulated: bool,
     row_numbers: npt.NDArray[np.intp],
@@ -100,6 +125,7 @@ def make_log(
         time: Time stamps [s], shape (T,).
         position: Joint positions [rad], shape (T, J).
         effort: Measured efforts [N·m], shape (T, J).
+        effort_held: See `Log.effort_held`.
         command: Commanded efforts [N·m], shape (T, J), or None.
         simulated: Whether the file says that its robot was a simulated one.
         row_numbers: Where a person finds each sample in the file (line or message), shape (T,).
@@ -119,6 +145,7 @@ def make_log(
         time=time - time[0],
         position=position,
         effort=effort,
+        effort_held=effort_held,
         command=command,
         simulated=simulated,
         notes=_notes(time),

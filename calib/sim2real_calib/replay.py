@@ -87,8 +87,7 @@ class Replay:
         for index, log in enumerate(self._logs):
             mine = of_log == index
             time = self.windows.start[rows[mine], None] + middle
-            for joint in range(joints):
-                logged[mine, :, joint] = np.interp(time, log.time, log.effort[:, joint])
+            logged[mine] = log.effort_around(time, self.dt)
         return scale * logged + offset
 
     def _roll(self, rows: Ids, vectors: Floats, efforts: Floats) -> Floats:

@@ -47,6 +47,7 @@ def log_of(time: Floats, position: Floats, effort: Floats, command: Floats | Non
         time=time,
         position=position[:, None],
         effort=effort[:, None],
+        effort_held=False,
         command=None if command is None else command[:, None],
         simulated=False,
         notes=(),

@@ -12,7 +12,9 @@ from sim2real.errors import InputError
 from sim2real.randomization import COMMAND_DELAY, read_randomization
 from sim2real_calib.calibrate import calibrate
 from sim2real_calib.command_delay import command_delay
+from sim2real_calib.fit import fit
 from sim2real_calib.identifiability import identifiable, information
+from sim2real_calib.intervals import fitted_parameters
 from sim2real_calib.priors import EFFORT_LOG_DELAY, EFFORT_LOG_SCALE, start_vector
 from sim2real_calib.record import hidden_plant, record, write_csv
 from sim2real_calib.replay import Replay
@@ -20,7 +22,7 @@ from sim2real_calib.result import FitResult
 from sim2real_calib.search import Problem, inside, least_squares, search_globally
 from sim2real_calib.summary import summarise
 from sim2real_calib.windows import cut
-from tests.calib.plants import DT, PERIOD, PRIORS, ROBOT, TRUTH, log_of, tones, true_log, write_log
+from tests.calib.plants import DT, PERIOD, PRIORS, ROBOT, TRUTH, log_of, simulate, tones, true_log, write_log
 
 SEED = 3
 USUAL = tuple(index for index, prior in enumerate(PRIORS) if prior.of_robot or prior.name == EFFORT_LOG_DELAY)
@@ -213,6 +215,45 @@ def test_commands_that_no_effort_follows_leave_the_command_delay_open() -> None:
         delay = command_delay([log_of(time, time, tones(time), command)], (0.0, 0.0, 0.0))
         assert not delay.identified
         assert (delay.low, delay.high) == (0.0, 0.02)
+
+
+def test_a_lag_that_the_log_itself_explains_leaves_the_command_delay_open() -> None:
+    time = np.arange(0.0, 6.0, PERIOD)
+    command = np.repeat(np.random.default_rng(0).uniform(-1.0, 1.0, len(time) // 4), 4)
+    effort = command[np.clip(np.floor((time - 0.012) / PERIOD).astype(np.intp), 0, None)]
+    log = log_of(time, np.zeros(len(time)), effort, command)
+    for late in ((0.016, 0.017, 0.020), (-0.010, 0.003, 0.012)):
+        delay = command_delay([log], late)
+        assert not delay.identified
+        assert (delay.low, delay.nominal, delay.high) == (0.0, 0.005, 0.02)
+        assert delay.how.startswith("not identifiable")
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_recording_of_a_closed_loop_gives_the_delay_of_its_commands(steps: int) -> None:
+    # A command answers a measurement and acts `steps` physics steps after it; a measured effort is that of the last
+    # step, so of an earlier command.
+    every = 4
+    asked = tones(np.arange(0.0, 8.0, every * DT)) + np.random.default_rng(0).normal(0.0, 0.3, 800)
+    acted = np.concatenate((np.zeros(steps), np.repeat(asked, every)))[: 800 * every]
+    sensed = np.arange(0, 800 * every, every)
+    log = msgspec.structs.replace(
+        log_of(
+            sensed.astype(np.float64) * DT,
+            simulate(acted, TRUTH)[sensed],
+            np.concatenate(([0.0], acted))[sensed],
+            asked,
+        ),
+        effort_held=True,
+    )
+    found = fit(ROBOT, [log], length=0.5, dt=DT, seed=0, progress=lambda step: None)
+    late = next(each for each in fitted_parameters(found) if each.name == EFFORT_LOG_DELAY)
+    # A window's start velocity is that of a continuous motion, half a step from what the integrator means by it.
+    assert late.nominal == pytest.approx(-steps * DT, abs=DT)
+    delay = command_delay([log], (late.low, late.nominal, late.high))
+    assert delay.identified
+    assert delay.low <= steps * DT <= delay.high
+    assert delay.nominal == pytest.approx(steps * DT, abs=DT)
 
 
 def test_a_log_cannot_judge_its_own_fit(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,9 +164,19 @@ def ticks(num: int = ROWS, joints: int = 1) -> list[dict[str, object]]:
     return [
         {
             "tick": k,
-            "time_ns": 10**15 + round(k * PERIOD * 1e9),
-            "signals": {"joint_pos": [POSITION[k]] * joints, "joint_vel": [0.0], "joint_effort": [EFFORT[k]] * joints},
-            "command": {"effort": [2 * EFFORT[k]] * joints},
+            "sensed_ns": 10**15 + round(k * PERIOD * 1e9),
+            "signals": {
+                "joint_pos": [POSITION[k]] * joints,
+                "joint_vel": [1.0] * joints,
+                "joint_effort": [EFFORT[k]] * joints,
+            },
+            "command": {
+                "position": [3 * POSITION[k]] * joints,
+                "velocity": [0.5] * joints,
+                "effort": [EFFORT[k]] * joints,
+                "kp": [2.0] * joints,
+                "kd": [0.2] * joints,
+            },
         }
         for k in range(num)
     ]
@@ -189,7 +200,26 @@ def test_a_recording_of_the_edge_runtime_is_read() -> None:
     np.testing.assert_array_equal(log.position[:, 0], POSITION)
     np.testing.assert_array_equal(log.effort[:, 0], EFFORT)
     assert log.command is not None
-    np.testing.assert_array_equal(log.command[:, 0], 2 * EFFORT)
+    np.testing.assert_allclose(log.command[:, 0], 4 * POSITION - 0.1 + EFFORT, atol=1e-12)
+    assert log.effort_held
+
+
+def test_a_tick_without_a_new_measurement_says_nothing_of_the_robot() -> None:
+    whole = ticks()
+    stale = [tick for k, tick in enumerate(whole) for tick in [tick] * (3 if k % 7 == 0 else 1)]
+    once, again = (parse_mcap(Path("x.mcap"), mcap(each), ("hinge",)) for each in (whole, stale))
+    for name in ("time", "position", "effort", "command"):
+        np.testing.assert_array_equal(getattr(once, name), getattr(again, name))
+
+
+def test_a_held_effort_acted_since_the_sample_before() -> None:
+    log = msgspec.structs.replace(
+        log_of(np.array([0.0, 1.0, 3.0]), np.zeros(3), np.array([5.0, 1.0, -2.0])), effort_held=True
+    )
+    # A step across a sample has the mean of both efforts; outside, the first and the last hold.
+    time = np.array([[-0.4, 0.5, 0.95], [1.0, 2.0, 3.4]])
+    expected = [[5.0, 1.0, 1.0], [-0.5, -2.0, -2.0]]
+    np.testing.assert_allclose(log.effort_around(time, 0.1)[..., 0], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +228,7 @@ def test_a_recording_of_the_edge_runtime_is_read() -> None:
         (mcap([]), "expected messages on /sim2real/tick, got none"),
         (mcap(ticks(), topic="/other"), "expected messages on /sim2real/tick, got none"),
         (mcap(ticks(joints=2)), "message 1: expected 1 joints (hinge), got [2]"),
-        (mcap([{"time_ns": 1}]), "a message on /sim2real/tick is not a tick"),
+        (mcap([{"sensed_ns": 1}]), "a message on /sim2real/tick is not a tick"),
         (mcap(ticks(50)), "expected at least 100 samples, got 50"),
     ],
 )
