@@ -69,13 +69,14 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     places = (chosen,) if chosen else ("ipc", "tcp")
     ticks = args.ticks or _TICKS
     runs: dict[str, tuple[Trajectory, float]] = {}
+    # First, since it finds out whether the engine can be used at all.
+    controller = make_controller(bundle, args.engine)
     with bar(ticks * (1 + len(places)), f"lockstep, {len(places) + 1} runs", "tick") as progress:
         for where in places:
             run_began = time.monotonic()
             trajectory = _exchange(bundle, args, where, ticks, progress.update)
             runs[where.partition(":")[0]] = trajectory, time.monotonic() - run_began
         plant = _lockstep_plant(bundle, args)
-        controller = make_controller(bundle, args.engine)
         reference = run_in_process(plant, controller, bundle, ticks=ticks, progress=progress.update)
     results = [
         LockstepResult(transport=name, ticks=ticks, difference=compare(trajectory, reference), elapsed_s=elapsed_s)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import tyro
 
+from sim2real.arguments import check_number, check_seed, check_writable
 from sim2real.command import Outcome
 from sim2real.errors import InputError
 from sim2real.wire_messages import Mode
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from sim2real.bundle import Bundle
 
 __all__ = ["HilRunArgs", "PlantArgs", "run_hil", "run_plant"]
+
+_MOST_TICKS: Final = 10_000_000
+"""A trajectory is kept in memory while it is recorded: 100 bytes per tick of a pendulum."""
+_LONGEST_S: Final = 86_400.0
+"""A day: of waiting, and of serving."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +96,27 @@ def run_hil(args: HilRunArgs) -> Outcome:
         InputError: An argument is out of range, or the report cannot be written.
         Sim2RealError: The bundle, the endpoint or the edge cannot be used; the message says which and why.
     """
+    from sim2real_edge.engine import ENGINES
     from sim2real_hil.bench import run_lockstep, run_realtime
 
-    for name in ("ticks", "seconds", "timeout"):
-        value = getattr(args, name)
-        if value is not None:
-            _check_positive(name, value)
     foreign = "seconds" if args.mode == "lockstep" else "ticks"
     if getattr(args, foreign) is not None:
         raise InputError(f"--{foreign}: has no meaning in {args.mode}; leave it out, or choose the other --mode")
+    if args.ticks is not None:
+        check_number("--ticks", args.ticks, high=_MOST_TICKS)
+    check_number("--timeout", args.timeout, high=_LONGEST_S)
+    check_seed(args.seed)
+    if args.endpoint is not None:
+        _check_endpoint(args.endpoint, keys=None)
+    if args.engine not in ENGINES:
+        raise InputError(f"--engine: expected one of {', '.join(ENGINES)}, got {args.engine!r}")
+    out = args.out or Path("runs/hil") / args.mode
+    check_writable("--out", out / "report.html")
     bundle = _read(args.bundle, args.trust)
+    if args.seconds is not None:
+        _check_seconds(args.seconds, bundle.contract.timing.physics_step_ns)
     run = run_lockstep if args.mode == "lockstep" else run_realtime
-    return run(bundle, args, args.out or Path("runs/hil") / args.mode)
+    return run(bundle, args, out)
 
 
 def run_plant(args: PlantArgs) -> Outcome:
@@ -114,11 +128,16 @@ def run_plant(args: PlantArgs) -> Outcome:
     """
     from sim2real_hil.serve import serve
 
-    for name in ("seconds", "wait", "timeout"):
-        value = getattr(args, name)
-        if value is not None:
-            _check_positive(name, value)
-    return serve(_read(args.bundle, args.trust), args)
+    check_number("--wait", args.wait, high=_LONGEST_S)
+    check_number("--timeout", args.timeout, high=_LONGEST_S)
+    check_seed(args.seed)
+    _check_endpoint(args.bind, keys=args.keys)
+    bundle = _read(args.bundle, args.trust)
+    if args.seconds is not None:
+        timing = bundle.contract.timing
+        tick_ns = timing.control_period_ns if args.mode == "lockstep" else timing.physics_step_ns
+        _check_seconds(args.seconds, tick_ns)
+    return serve(bundle, args)
 
 
 def _read(path: Path, trust: tuple[Path, ...]) -> Bundle:
@@ -128,6 +147,12 @@ def _read(path: Path, trust: tuple[Path, ...]) -> Bundle:
     return read_bundle(path, trusted_keys=[load_public_key(key) for key in trust] or None)
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"--{name}: expected a number > 0, got {value}")
+def _check_seconds(seconds: float, tick_ns: int) -> None:
+    """Check that `seconds` are at least one tick, and no more of them than can be recorded."""
+    check_number("--seconds", seconds, low=tick_ns * 1e-9, high=_MOST_TICKS * tick_ns * 1e-9, inclusive=True)
+
+
+def _check_endpoint(endpoint: str, *, keys: Path | None) -> None:
+    from sim2real.endpoints import check_endpoint
+
+    check_endpoint(endpoint, has_keys=keys is not None)

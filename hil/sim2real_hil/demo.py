@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sim2real.arguments import check_seed
 from sim2real.command import Outcome
 from sim2real.errors import InputError
-from sim2real.files import atomic_write
 
 __all__ = ["DemoArgs", "run_demo"]
 
@@ -43,20 +46,48 @@ def run_demo(args: DemoArgs) -> Outcome:
     """
     from sim2real_hil.demo_steps import take_all
 
-    _take_over(args.out)
-    return take_all(args)
+    check_seed(args.seed)
+    with _alone_in(args.out):
+        return take_all(args)
 
 
-def _take_over(out: Path) -> None:
-    """Make `out` a demo's folder without anything of an earlier one, and without touching anything else.
+@contextlib.contextmanager
+def _alone_in(out: Path) -> Generator[None]:
+    """Make `out` a demo's folder without anything of an earlier one, and keep other demos out while the block lasts.
 
     Raises:
-        InputError: It is not empty and not a demo's, or cannot be written.
+        InputError: It is not empty and not a demo's, another demo is at work in it, or it cannot be written.
     """
     marker = out / _MARKER
+    _check_ours(out, marker)
+    # The marker is the lock too: the kernel lets go of it however this process ends. It is never replaced.
+    with contextlib.ExitStack() as stack:
+        try:
+            fcntl.flock(stack.enter_context(marker.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{out}: another demo is at work in it; wait for its end or choose another folder with --out"
+            ) from error
+        except OSError as error:
+            raise _unusable(out, error) from error
+        _remove_earlier(out)
+        yield
+
+
+def _check_ours(out: Path, marker: Path) -> None:
+    """Lay the marker unless it is there, and touch nothing that is not a demo's."""
     try:
         if out.exists() and any(out.iterdir()) and not marker.exists():
             raise InputError(f"{out}: holds something else than a demo; choose an empty or a new folder with --out")
+        out.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), marker.open("x") as file:
+            file.write("What sim2real demo made here is removed by the next sim2real demo.\n")
+    except OSError as error:
+        raise _unusable(out, error) from error
+
+
+def _remove_earlier(out: Path) -> None:
+    try:
         for name in _OURS:
             path = out / name
             if path.is_dir() and not path.is_symlink():
@@ -64,6 +95,8 @@ def _take_over(out: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(f"{out}: cannot be prepared ({error.strerror}); choose another folder with --out") from error
-    with atomic_write(marker) as partial:
-        partial.write_text("What sim2real demo made here is removed by the next sim2real demo.\n")
+        raise _unusable(out, error) from error
+
+
+def _unusable(out: Path, error: OSError) -> InputError:
+    return InputError(f"{out}: cannot be prepared ({error.strerror}); choose another folder with --out")

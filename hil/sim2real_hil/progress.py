@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -18,8 +19,11 @@ _PERIOD_S: Final = 0.25
 
 
 def bar(total: int | None, name: str, unit: str) -> Bar:
-    """Return a bar that counts to `total` (None: without end); close it, or use it in a ``with`` statement."""
-    return tqdm(total=total, desc=name, unit=unit, dynamic_ncols=True)
+    """Return a bar that counts to `total` (None: without end); close it, or use it in a ``with`` statement.
+
+    Where stderr is no terminal the bar ends without a trace: in a file it would stand before the line that counts.
+    """
+    return tqdm(total=total, desc=name, unit=unit, dynamic_ncols=True, leave=sys.stderr.isatty())
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import pytest
 
 from sim2real.bundle import Bundle, read_bundle
 from sim2real.contract import StageBudget
-from sim2real.errors import InputError
+from sim2real.errors import InputError, WireError
 from sim2real.latency import read_latency
 from sim2real.wire_messages import make_hello
 from sim2real.wire_plant import PlantSocket
@@ -170,13 +170,41 @@ def test_a_plant_refuses_another_contract_and_goes_on_waiting_for_its_own(
 
 def test_arguments_are_checked_before_anything_starts(bundle: Bundle, tmp_path: Path) -> None:
     good = HilRunArgs(bundle=bundle.path, out=tmp_path / "out")
-    for name, value in (("ticks", 0), ("timeout", -1.0), ("seconds", float("nan"))):
-        with pytest.raises(InputError, match=rf"--{name}: expected a number > 0"):
-            run_hil(replace(good, **{name: value}))
+    realtime = replace(good, mode="realtime")
+    for args, name, value in (
+        (good, "ticks", 0),
+        (good, "ticks", 10**12),
+        (good, "timeout", -1.0),
+        (good, "timeout", 1e300),
+        (good, "seed", -1),
+        (realtime, "seconds", float("nan")),
+        (realtime, "seconds", 1e300),
+        (realtime, "seconds", 1e-9),
+    ):
+        with pytest.raises(InputError, match=rf"--{name}: expected an? (number|integer) "):
+            run_hil(replace(args, **{name: value}))
+    with pytest.raises(InputError, match="--engine: expected one of onnxruntime-cpu"):
+        run_hil(replace(good, engine="foo"))
+    with pytest.raises(WireError, match="endpoint 'foo': expected ipc or tcp"):
+        run_hil(replace(good, endpoint="foo"))
     with pytest.raises(InputError, match="--seconds: has no meaning in lockstep"):
         run_hil(replace(good, seconds=3.0))
     with pytest.raises(InputError, match="--ticks: has no meaning in realtime"):
         run_hil(replace(good, mode="realtime", ticks=3))
-    with pytest.raises(InputError, match="--wait"):
-        run_plant(PlantArgs(bundle=bundle.path, bind="tcp://127.0.0.1:*", wait=0.0))
+    plant = PlantArgs(bundle=bundle.path, bind="tcp://127.0.0.1:*")
+    for name, value in (("wait", 0.0), ("wait", 1e300), ("timeout", 1e300), ("seconds", 1e-9), ("seed", -1)):
+        with pytest.raises(InputError, match=f"--{name}: expected"):
+            run_plant(replace(plant, **{name: value}))
     assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match=r"--out .*: cannot be written"):
+        run_hil(replace(good, out=tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_error_stands_alone_where_no_terminal_shows_the_progress(command: Start, bundle: Bundle) -> None:
+    run = _long_run(command, bundle, "lockstep")
+    os.kill(run.edge(), signal.SIGKILL)
+    code, _, _ = run.end(ENDS_WITHIN)
+    assert code == 2
+    assert run.told.count("\n") == 1, run.told

@@ -48,6 +48,21 @@ def test_ctrl_c_ends_the_step_and_a_new_demo_begins_with_an_empty_folder(command
     again.end(10)
 
 
+def test_two_demos_do_not_share_a_folder(command: Start) -> None:
+    first = command("demo", "--out", "demo")
+    first.until(r"sim2real calib record")
+    code, _, told = command("demo", "--out", "demo").end(30)
+    assert code == 2
+    assert told == "error: demo: another demo is at work in it; wait for its end or choose another folder with --out"
+    first.popen.kill()
+    first.popen.wait(10)
+    # However the first one ended, the folder is free again.
+    again = command("demo", "--out", "demo")
+    again.until(r"sim2real calib record")
+    again.popen.send_signal(signal.SIGINT)
+    again.end(10)
+
+
 def test_a_step_that_cannot_do_its_work_ends_the_demo_with_its_own_words(
     command: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
