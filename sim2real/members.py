@@ -57,6 +57,13 @@ def load_members(path: Path) -> dict[str, bytes]:
 
 def _load_folder(path: Path) -> dict[str, bytes]:
     files = sorted(path.iterdir())
+    names = {file.name for file in files}
+    if not names & {MANIFEST, SIGNATURE}:
+        raise BundleError(
+            "is a checkpoint or a run of training, not a policy bundle; make a bundle of it first: sim2real export"
+            if names & {"state.json", "checkpoint"}
+            else f"is not a policy bundle: has no {MANIFEST}; give the folder or file that sim2real export wrote"
+        )
     for file in files:
         # Links too: what they point to is not part of the bundle and can change.
         if not stat.S_ISREG(file.lstat().st_mode):

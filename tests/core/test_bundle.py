@@ -242,7 +242,11 @@ def test_file_too_large_for_a_policy_is_not_read(tmp_path: Path) -> None:
 
 def test_paths_without_a_bundle_are_explained(tmp_path: Path) -> None:
     assert _refusal(tmp_path / "none.s2r").startswith("cannot be read (No such file or directory); give the path")
-    assert _refusal(tmp_path).startswith("has no manifest.json")
+    assert _refusal(tmp_path).startswith("is not a policy bundle: has no manifest.json; give the folder or file")
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint" / "state.json").write_text("{}")
+    for trained in (tmp_path / "run", tmp_path / "run" / "checkpoint"):
+        assert _refusal(trained).endswith("not a policy bundle; make a bundle of it first: sim2real export")
     (tmp_path / "text.s2r").write_text("a policy, I hope")
     assert _refusal(tmp_path / "text.s2r").startswith("expected a zip file, got something else; give the path")
     os.mkfifo(tmp_path / "pipe.s2r")
