@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from sim2real.arguments import check_number, check_seed, check_writable
 from sim2real.command import Outcome
 from sim2real.errors import InputError
 
@@ -67,6 +68,10 @@ def run_fit(args: FitArgs) -> Outcome:
     from sim2real_calib.calibrate import calibrate
     from sim2real_calib.summary import summarise
 
+    check_number("--max-error", args.max_error, high=10.0)
+    check_number("--threads", args.threads, high=1024, inclusive=True)
+    check_seed(args.seed)
+    check_writable("--out", args.out)
     if not args.logs:
         raise InputError("sim2real calib fit: expected at least one log after the robot's name")
     result = calibrate(
@@ -92,6 +97,9 @@ def run_record(args: RecordArgs) -> Outcome:
     from sim2real.robots import get_robot
     from sim2real_calib.record import record, write_csv
 
+    check_seed(args.seed)
+    check_seed(args.take, "--take")
+    check_writable("--out", args.out)
     recording = record(get_robot(args.robot), seed=args.seed, take=args.take, duration=args.duration)
     write_csv(args.out, recording)
     samples, duration = len(recording.time), float(recording.time[-1])

@@ -21,6 +21,10 @@ _MIN_DURATION: Final = 2.0
 _MIN_SAMPLES: Final = 100
 _MAX_PERIOD: Final = 0.05
 """Longest usable median sampling period [s]: 0.5 s windows need ten samples."""
+_MAX_DURATION: Final = 3600.0
+"""Longest log [s]: windows of a few minutes show what there is to see, and all are simulated together."""
+_MAX_VALUE: Final = 1e6
+"""Largest position [rad] or effort [N·m] that can be meant as one."""
 _GAP_PERIODS: Final = 10.0
 """A pause of more than this many median periods is a gap: nothing is interpolated across it."""
 _SHOWN_ROWS: Final = 5
@@ -166,6 +170,12 @@ def _check_finite(path: Path, columns: dict[str, Floats], row_numbers: npt.NDArr
                 f"{path}: column {name}: expected finite numbers, got NaN or infinity in {_rows(bad)}; "
                 "remove these rows"
             )
+        huge = row_numbers[(np.abs(values) > _MAX_VALUE).any(axis=1)] if name != "time" else row_numbers[:0]
+        if len(huge):
+            raise LogError(
+                f"{path}: column {name}: expected values up to {_MAX_VALUE:g} in rad or N·m, got a larger one in "
+                f"{_rows(huge)}; remove these rows, or convert the unit"
+            )
 
 
 def _check_time(path: Path, time: Floats, row_numbers: npt.NDArray[np.intp]) -> None:
@@ -183,6 +193,11 @@ def _check_time(path: Path, time: Floats, row_numbers: npt.NDArray[np.intp]) -> 
         raise LogError(
             f"{path}: column time: expected seconds and a median period of at most {_MAX_PERIOD} s, got {period:g}; "
             "convert other units to seconds, or log faster"
+        )
+    if time[-1] - time[0] > _MAX_DURATION:
+        raise LogError(
+            f"{path}: expected at most {_MAX_DURATION:g} s from first to last sample, got {time[-1] - time[0]:g} s; "
+            "cut the log, or convert its time to seconds"
         )
     if time[-1] - time[0] < _MIN_DURATION:
         raise LogError(f"{path}: expected at least {_MIN_DURATION:g} s, got {time[-1] - time[0]:.3f} s; record longer")

@@ -76,6 +76,25 @@ def test_what_cannot_be_done_ends_with_2_one_line_and_no_file(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--max-error", "nan"), "--max-error: expected a number > 0"),
+        (("--max-error", "-1"), "--max-error: expected a number > 0"),
+        (("--threads", "-1"), "--threads: expected a number at least 0"),
+        (("--seed", "-1"), "--seed: expected an integer from 0"),
+    ],
+)
+def test_numbers_are_checked_before_anything_is_read(
+    words: tuple[str, ...], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calib", "fit", "pendulum", "none.csv", "--out", str(tmp_path / "r.json"), *words]) == 2
+    assert expected in capsys.readouterr().err
+    assert main(["calib", "record", "pendulum", "--out", str(tmp_path / "log.csv"), "--seed", "-1"]) == 2
+    assert "--seed: expected an integer from 0" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_log_at_all_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calib", "fit", "pendulum", "--out", str(tmp_path / "r.json")]) == 2
     assert "log" in capsys.readouterr().err
