@@ -105,6 +105,9 @@ def _ticks(path: Path, data: bytes) -> Iterator[_Tick]:
         ValueError,
         LookupError,
         RuntimeError,
+        # A damaged length may ask for more than there is to have.
+        OverflowError,
+        MemoryError,
         struct.error,
     )
     decoder = msgspec.json.Decoder(_Tick)

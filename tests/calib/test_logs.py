@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mcap.writer import Writer
 
@@ -256,6 +256,7 @@ def test_a_truncated_recording_is_refused(length: int) -> None:
 
 @settings(max_examples=60)
 @given(st.integers(min_value=0, max_value=len(RECORDING) - 1), st.integers(min_value=1, max_value=255))
+@example(place=74, change=128)
 def test_a_damaged_recording_is_read_whole_or_refused(place: int, change: int) -> None:
     damaged = bytearray(RECORDING)
     damaged[place] ^= change
