@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import zmq
 
-from sim2real.errors import WireError
-from sim2real.files import atomic_write
+from sim2real.errors import InputError, WireError
+from sim2real.files import atomic_write, read_bytes
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
@@ -101,11 +101,9 @@ class _Trusted:
 
 def _read_key(path: Path) -> bytes:
     try:
-        key = path.read_bytes().strip()
-    except OSError as error:
-        raise WireError(
-            f"{path}: cannot be read ({error.strerror}); make keys with: sim2real keygen {path.parent}"
-        ) from error
+        key = read_bytes(path, "key").strip()
+    except InputError as error:
+        raise WireError(f"{error}, or make keys with: sim2real keygen {path.parent}") from error
     try:
         zmq.curve_public(key)
     except (ValueError, zmq.ZMQError) as error:
