@@ -51,9 +51,9 @@ def check_writable(name: str, path: Path) -> None:
     Raises:
         InputError: `path` is a folder, its name is too long, or its folder takes no files.
     """
-    if path.is_dir():
-        raise InputError(f"{name} {path}: expected the path of a file, got a folder; add the file's name")
     try:
+        if path.is_dir():
+            raise InputError(f"{name} {path}: expected the path of a file, got a folder; add the file's name")
         above = next(folder for folder in path.absolute().parents if folder.exists())
         trial = above / f".{path.name}.{secrets.token_hex(4)}.partial"
         trial.touch(exist_ok=False)

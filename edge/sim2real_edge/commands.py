@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import tyro
 
+from sim2real.arguments import check_number, check_writable
 from sim2real.bundle import Bundle, read_bundle
 from sim2real.clock import NS_PER_S
 from sim2real.command import Outcome
 from sim2real.curve import CurveKeys
-from sim2real.errors import EngineError, InputError, WireError
+from sim2real.errors import EngineError, WireError
 from sim2real.latency import LatencyReport, write_latency
 from sim2real.signing import load_public_key
 from sim2real.wire_edge import EdgeSocket
@@ -37,8 +38,8 @@ class EdgeRunArgs:
     """Drive a robot, or a simulated plant, with a policy bundle.
 
     Before anything moves, the bundle's hashes and signature are checked, the engine replays the golden run, and the
-    plant must announce the same contract. Ends with exit code 1 if the supervisor had to damp or stop the robot, with
-    2 if the plant fell silent. Ctrl-C sends a command that damps, and ends with 0.
+    plant must announce the same contract. Ends with exit code 1 if the supervisor had to damp or stop the robot or the
+    recording is incomplete, with 2 if the plant fell silent. Ctrl-C sends a command that damps, and ends with 0.
     """
 
     bundle: tyro.conf.Positional[Path]
@@ -87,19 +88,22 @@ def run_edge(args: EdgeRunArgs) -> Outcome:
     Raises:
         BundleError: The bundle does not pass.
         EngineError: The engine cannot be loaded, or does not reproduce the golden run.
-        InputError: A file, the processor or the priority is not to be had.
+        InputError: A number is out of range; a file, the processor or the priority is not to be had.
         WireError: No plant, another plant, or one that fell silent.
     """
     from sim2real_edge.controller import Controller
     from sim2real_edge.loop import EdgeLoop, Ending
     from sim2real_edge.process import on_processor, stop_on_signals, with_priority
 
+    peer_timeout = _PEER_TIMEOUT_S[args.mode] if args.peer_timeout is None else args.peer_timeout
+    _check(args.seconds, {"--latency": args.latency, "--record": args.record})
+    check_number("--connect-timeout", args.connect_timeout)
+    check_number("--peer-timeout", peer_timeout)
     bundle = _read(args.bundle, args.trust)
     engine = load_engine(args.engine, bundle, args.precision)
     golden = require_golden(engine, bundle)
     keys = None if args.keys is None else CurveKeys.load(args.keys, "edge")
     hello = make_hello(bundle.contract, mode=args.mode)
-    peer_timeout = _PEER_TIMEOUT_S[args.mode] if args.peer_timeout is None else args.peer_timeout
     # The recorder comes first and ends last: the robot is let go of before the file is finished.
     with _recorder(args.record, bundle, engine, args.mode) as recorder:
         with (
@@ -170,11 +174,12 @@ def run_bench(args: EdgeBenchArgs) -> Outcome:
     Raises:
         BundleError: The bundle does not pass.
         EngineError: The engine cannot be loaded, or does not reproduce the golden run.
-        InputError: A file, the processor or the priority is not to be had.
+        InputError: A number is out of range; a file, the processor or the priority is not to be had.
     """
     from sim2real_edge.bench import bench, stage_verdicts
     from sim2real_edge.process import on_processor, with_priority
 
+    _check(args.seconds, {"--latency": args.latency})
     bundle = _read(args.bundle, args.trust)
     engine = load_engine(args.engine, bundle, args.precision)
     golden = require_golden(engine, bundle)
@@ -234,9 +239,16 @@ def _read(path: Path, trust: Sequence[Path]) -> Bundle:
     return read_bundle(path, trusted_keys=[load_public_key(key) for key in trust] or None)
 
 
+def _check(seconds: float | None, places: Mapping[str, Path | None]) -> None:
+    """Refuse what could only fail later: a run of no length, and files that cannot be made."""
+    if seconds is not None:
+        check_number("--seconds", seconds)
+    for option, place in places.items():
+        if place is not None:
+            check_writable(option, place)
+
+
 def _ns(seconds: float) -> int:
-    if not 0 < seconds < 1e9:
-        raise InputError(f"timeout: expected a number of seconds > 0, got {seconds:g}")
     return round(seconds * NS_PER_S)
 
 
