@@ -108,8 +108,12 @@ class _Recording:
         output = cast("IO[bytes]", self._output)
         self._writer = Writer(output, chunk_size=int(_BYTES_PER_NUMBER * (numbers + 20) * rows_per_second))
         self._synced_ns = now_ns()
-        with self._noting_failure():
+        try:
             self._channel = self._begin(order, contract)
+        except OSError:
+            # A disk that is full already: a file without even a beginning is of no use, and would be in the way.
+            Path(order.path).unlink(missing_ok=True)
+            raise
 
     def _begin(self, order: RecorderOrder, contract: PolicyContract) -> int:
         self._writer.start(profile="", library="sim2real")
