@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from sim2real import __version__
 from sim2real.errors import InputError
-from sim2real_train.checkpoint import Arrays, State, has_checkpoint, read_checkpoint, write_checkpoint
+from sim2real_train.checkpoint import Arrays, State, has_checkpoint, read_checkpoint, sealed, write_checkpoint
 from tests.train.builders import metrics, small_config
 
 
@@ -119,11 +120,57 @@ def test_state_cut_at_any_byte_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_members_of_another_shape_are_refused(tmp_path: Path) -> None:
     state = write_checkpoint(tmp_path, state_of(1), arrays_of(1))
     outside = msgspec.structs.replace(state.members["weights"], file="../000001.weights.safetensors")
-    for members in ({}, state.members | {"weights": outside}):
-        changed = msgspec.structs.replace(state, members=members)
+    swapped = {"weights": state.members["learner"], "learner": state.members["weights"]}
+    for members in ({}, state.members | {"weights": outside}, state.members | swapped):
+        changed = sealed(msgspec.structs.replace(state, members=members))
         (tmp_path / "state.json").write_bytes(msgspec.json.encode(changed))
-        with pytest.raises(InputError, match="expected the members learner, weights, worker-0"):
+        with pytest.raises(InputError, match=r"expected the members 000001\.weights\.safetensors, 000001\.learner"):
             read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["learning_rate", "metrics", "iteration", "generators", "sha256"])
+def test_an_altered_state_is_refused(tmp_path: Path, field: str) -> None:
+    state = write_checkpoint(tmp_path, state_of(1), arrays_of(1))
+    values: dict[str, Any] = {
+        "learning_rate": 1e9,
+        "metrics": (),
+        "iteration": -3,
+        "generators": ({},),
+        "sha256": "",
+    }
+    (tmp_path / "state.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(state, **{field: values[field]})))
+    with pytest.raises(InputError, match=r"state\.json: does not have the SHA-256 that it names"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"metrics": ()}, "expected 1 metrics, got 0"),
+        ({"generators": ()}, "expected 1 generators, got 0"),
+        ({"iteration": -3}, "expected the members -00003"),
+    ],
+)
+def test_a_state_whose_parts_do_not_belong_together_is_refused(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    state = write_checkpoint(tmp_path, state_of(1), arrays_of(1))
+    (tmp_path / "state.json").write_bytes(msgspec.json.encode(sealed(msgspec.structs.replace(state, **changes))))
+    with pytest.raises(InputError, match=told):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["state.json", "000001.learner.safetensors"])
+def test_a_pipe_or_a_folder_in_place_of_a_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path, state_of(1), arrays_of(1))
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=f"{name}: expected a regular file"):
+        read_checkpoint(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=name):
+        read_checkpoint(tmp_path)
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

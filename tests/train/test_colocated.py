@@ -8,6 +8,7 @@ import pytest
 from sim2real.errors import InputError
 from sim2real_train.cluster import local_cluster
 from sim2real_train.colocated import WorkerLostError, colocated
+from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
 from tests.train.builders import iterate, make_worker, small_config
 
@@ -50,3 +51,11 @@ def test_one_worker_in_ray_is_the_worker_without_ray() -> None:
         # A second one in the same process would share Ray with the first.
         with pytest.raises(InputError, match=r"call ray\.shutdown\(\) before training"), local_cluster(1):
             pass
+
+
+def test_what_keeps_a_worker_from_being_built_is_told() -> None:
+    with (
+        pytest.raises(InputError, match=r"cannot be built .*; give smaller"),
+        colocated(small_config(model=ModelConfig(hidden=(10**15,)))),
+    ):
+        pass

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,7 +30,7 @@ from sim2real.files import atomic_write
 from sim2real_train.config import TrainConfig
 from sim2real_train.metrics import Metrics
 
-__all__ = ["Arrays", "Checkpoint", "Member", "State", "has_checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Arrays", "Checkpoint", "Member", "State", "has_checkpoint", "read_checkpoint", "sealed", "write_checkpoint"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -64,6 +65,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """State of each worker's NumPy generator."""
     members: dict[str, Member]
     """By what they hold: ``weights``, ``learner``, ``worker-0``, ..."""
+    sha256: str = ""
+    """Of everything above, as JSON with this field empty; `write_checkpoint` fills it in."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,15 +104,21 @@ def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -
     members: dict[str, Member] = {}
     for role, tensors in arrays.items():
         content = save({name: np.asarray(array, order="C") for name, array in tensors.items()})
-        file = f"{state.iteration:06d}.{role}.safetensors"
+        file = _file_name(state.iteration, role)
         with atomic_write(folder / file) as partial:
             partial.write_bytes(content)
         members[role] = Member(file=file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    state = msgspec.structs.replace(state, members=members)
+    state = sealed(msgspec.structs.replace(state, members=members))
     with atomic_write(folder / _STATE) as partial:
         partial.write_bytes(msgspec.json.encode(state))
     _prune(folder, keep={member.file for member in members.values()})
     return state
+
+
+def sealed(state: State) -> State:
+    """Return `state` with the SHA-256 of its other fields."""
+    content = msgspec.json.encode(msgspec.structs.replace(state, sha256=""))
+    return msgspec.structs.replace(state, sha256=hashlib.sha256(content).hexdigest())
 
 
 def _prune(folder: Path, keep: set[str]) -> None:
@@ -154,15 +163,37 @@ def _read_state(folder: Path) -> State:
             f"{path}: {error}; it is truncated, altered or of another version than {__version__}: restore the folder "
             "from a copy, or train anew"
         ) from error
-    expected = {"weights", "learner", *(f"worker-{rank}" for rank in range(state.config.num_workers))}
-    if set(state.members) != expected or not all(_MEMBER.fullmatch(member.file) for member in state.members.values()):
-        raise InputError(f"{path}: expected the members {', '.join(sorted(expected))}; restore the folder from a copy")
+    if state != sealed(state):
+        raise InputError(
+            f"{path}: does not have the SHA-256 that it names, so it is altered: restore the folder from a copy, or "
+            "train anew"
+        )
+    _check_whole(path, state)
     return state
+
+
+def _check_whole(path: Path, state: State) -> None:
+    """Check that the parts of a state belong together."""
+    roles = ("weights", "learner", *(f"worker-{rank}" for rank in range(state.config.num_workers)))
+    files = {role: _file_name(state.iteration, role) for role in roles}
+    if {role: member.file for role, member in state.members.items()} != files:
+        raise InputError(f"{path}: expected the members {', '.join(files.values())}; restore the folder from a copy")
+    for field, expected in (("metrics", state.iteration), ("generators", state.config.num_workers)):
+        if (count := len(getattr(state, field))) != expected:
+            raise InputError(f"{path}: expected {expected} {field}, got {count}; restore the folder from a copy")
+
+
+def _file_name(iteration: int, role: str) -> str:
+    return f"{iteration:06d}.{role}.safetensors"
 
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"{path}: expected a regular file; restore the folder from a copy, or train anew")
+            return file.read()
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); give the checkpoint folder of a run, e.g. OUT/checkpoint"

@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from torch import distributed
 
-from sim2real.errors import Sim2RealError
+from sim2real.errors import InputError, Sim2RealError
 from sim2real_train.checkpoint import Arrays, Checkpoint
 from sim2real_train.cluster import local_cluster
 from sim2real_train.config import TrainConfig
@@ -37,7 +37,10 @@ class WorkerLostError(Sim2RealError):
 class _Replica(Worker):
     """A worker that averages its gradients with its peers'."""
 
-    def __init__(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int) -> None:
+    def __init__(self) -> None:
+        """Do nothing: of what a constructor raises, Ray says only that the actor died. `start` does the work."""
+
+    def start(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int) -> None:
         if config.num_workers > 1:
             # Loopback: the peers are on this machine, and nobody else may listen in or join.
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -48,9 +51,15 @@ class _Replica(Worker):
                 world_size=config.num_workers,
                 timeout=_PEER_TIMEOUT,
             )
-        super().__init__(
-            config, rank, _average_over_peers if config.num_workers > 1 else _keep, num_threads=num_threads
-        )
+        average = _average_over_peers if config.num_workers > 1 else _keep
+        try:
+            super().__init__(config, rank, average, num_threads=num_threads)
+        except (MemoryError, RuntimeError) as error:
+            # Both NumPy and PyTorch name the size that they could not get, the latter in a RuntimeError.
+            reason = str(error).partition("\n")[0]
+            raise InputError(
+                f"worker {rank}: cannot be built ({reason}); give smaller --num-envs, --num-steps or --hidden"
+            ) from error
 
 
 def _keep(gradient: torch.Tensor) -> None:
@@ -67,7 +76,8 @@ class Colocated:
 
     def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int) -> None:
         actor: Any = ray.remote(num_cpus=1)(_Replica)
-        self._workers = [actor.remote(config, rank, str(rendezvous), num_threads) for rank in range(config.num_workers)]
+        self._workers = [actor.remote() for _ in range(config.num_workers)]
+        self._each("start", [(config, rank, str(rendezvous), num_threads) for rank in range(config.num_workers)])
 
     def collect(self) -> list[Collected]:
         """Let every worker act for T steps."""

@@ -97,7 +97,7 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
     """Return the actor that a checkpoint holds the weights of.
 
     Raises:
-        InputError: A weight is not finite: training diverged.
+        InputError: A weight is not finite: training diverged; or the weights do not fit the configured network.
     """
     config = checkpoint.state.config
     for name, array in checkpoint.arrays["weights"].items():
@@ -110,13 +110,15 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
     model = task.contract(task.identity(checkpoint_sha256="0" * 64, config_sha256="0" * 64)).model
     actor = Actor(config.model, model.observation_size, model.action_size)
     prefix = "actor."
-    actor.load_state_dict(
-        {
-            name.removeprefix(prefix): torch.tensor(array)
-            for name, array in checkpoint.arrays["weights"].items()
-            if name.startswith(prefix)
-        }
-    )
+    weights = {
+        name.removeprefix(prefix): torch.tensor(array)
+        for name, array in checkpoint.arrays["weights"].items()
+        if name.startswith(prefix)
+    }
+    try:
+        actor.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError("checkpoint: its weights do not fit the network of its configuration; train anew") from error
     return actor.requires_grad_(False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile, check_robot
 from sim2real.robots import get_robot
 from sim2real.tasks import get_task
-from sim2real_train.checkpoint import Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
+from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.colocated import WorkerLostError, colocated
 from sim2real_train.config import TrainConfig, training_ranges
 from sim2real_train.evaluate import Evaluation, judge
@@ -72,7 +73,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
     Raises:
         InputError: The robot cannot have the ranges; `out` holds a run already, or none to resume, or one of another
             configuration; another training is writing to it, or it cannot be written to.
-        TrainingStoppedError: Interrupted, or a worker died; the message says how to go on.
+        TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
     robot = get_robot(get_task(config.task).robot)
     check_robot(training_ranges(config, robot.name), robot)
@@ -123,6 +124,7 @@ class _Run:
         with MetricsLog(self.out, tuple(self.metrics), total=total, env_steps=steps) as log:
             while len(self.metrics) < total:
                 self.metrics.append(self._iteration(len(self.metrics) + 1))
+                _check_metrics(self.metrics[-1])
                 log.add(self.metrics[-1])
                 if len(self.metrics) % self.schedule.save_every == 0 or len(self.metrics) == total:
                     self._save()
@@ -165,6 +167,7 @@ class _Run:
             generators=tuple(state.generator for state in states),
             members={},
         )
+        _check_weights(arrays, len(self.metrics))
         self.saved = write_checkpoint(_checkpoint(self.out), state, arrays)
 
     def result(self) -> TrainResult:
@@ -188,6 +191,26 @@ def _mean(updates: list[Update]) -> Update:
     floats = [name for name in Update.__struct_fields__ if name != "minibatches"]
     means = {name: float(np.mean([getattr(update, name) for update in updates])) for name in floats}
     return Update(**means, minibatches=updates[0].minibatches)
+
+
+def _check_metrics(metrics: Metrics) -> None:
+    for name, value in msgspec.structs.asdict(metrics).items():
+        if value is not None and not math.isfinite(value):
+            raise _diverged(metrics.iteration, f"{name} is {value}")
+
+
+def _check_weights(arrays: dict[str, Arrays], iteration: int) -> None:
+    for role in ("weights", "learner"):
+        for name, array in arrays[role].items():
+            if not np.isfinite(array).all():
+                raise _diverged(iteration, f"{name} is not finite")
+
+
+def _diverged(iteration: int, what: str) -> TrainingStoppedError:
+    return TrainingStoppedError(
+        f"training diverged: in iteration {iteration} {what}, and nothing was saved of it; train anew with a lower "
+        "--learning-rate and another --out"
+    )
 
 
 def _checkpoint(out: Path) -> Path:

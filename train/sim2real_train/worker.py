@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sim2real.errors import InputError
 from sim2real.tasks import TaskEnv, get_task
 from sim2real_train.config import TrainConfig, training_ranges
 from sim2real_train.evaluate import Episodes, run_episodes
@@ -186,7 +187,19 @@ class Worker:
         return {"weights": weights, "learner": learner}
 
     def load_state(self, learner: Mapping[str, Mapping[str, npt.NDArray[Any]]], state: WorkerState) -> None:
-        """Go on exactly from what `learner_state` and `state` returned."""
+        """Go on exactly from what `learner_state` and `state` returned.
+
+        Raises:
+            InputError: It is of another network, or of other environments.
+        """
+        try:
+            self._load_state(learner, state)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"checkpoint: does not fit this run (worker {self.rank}: {type(error).__name__}); train anew"
+            ) from error
+
+    def _load_state(self, learner: Mapping[str, Mapping[str, npt.NDArray[Any]]], state: WorkerState) -> None:
         self.model.load_state_dict({name: torch.tensor(array) for name, array in learner["weights"].items()})
         self.learner.load_state(learner["learner"])
         moments = learner["learner"]
