@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -43,6 +45,8 @@ class OnnxPolicy:
     """
 
     def __init__(self, onnx: bytes, names: Model) -> None:
+        # ONNX Runtime reads it when it is loaded: without it, it leaves files of its own in the home folder.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime as ort
 
         options = ort.SessionOptions()
