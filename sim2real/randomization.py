@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from sim2real.errors import InputError
 from sim2real.files import atomic_write, read_bytes
-from sim2real.robots import Robot
 
 __all__ = [
     "COMMAND_DELAY",
@@ -23,7 +22,6 @@ __all__ = [
     "LogRecord",
     "ParameterRange",
     "RandomizationFile",
-    "check_robot",
     "read_randomization",
     "sample",
     "write_randomization",
@@ -32,10 +30,6 @@ __all__ = [
 SCHEMA_VERSION: Final = 1
 COMMAND_DELAY: Final = "command_delay"
 """Name of the parameter that delays commands [s]; every other name is one of the robot's parameters."""
-
-
-_LARGEST: Final = 1e6
-"""No parameter of a robot is larger, in SI units; values beyond overflow in the simulation."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,40 +155,6 @@ def _check_ranges(path: str, parameters: tuple[ParameterRange, ...]) -> None:
             )
         if parameter.distribution == "log_uniform" and parameter.low <= 0.0:
             raise InputError(f"{path}[{index}].low: expected a number > 0 for log_uniform, got {parameter.low}")
-
-
-def check_robot(content: RandomizationFile, robot: Robot) -> None:
-    """Check that `robot` can have every value of the ranges, before anything is simulated.
-
-    Raises:
-        InputError: The ranges are another robot's, name a parameter that it has not, or hold a mass that is not
-            positive, another value that is negative or huge, or a delay that cannot be simulated.
-    """
-    from sim2real.sim.plant import MAX_DELAY
-
-    if content.robot != robot.name:
-        raise InputError(f"randomization: is of robot {content.robot!r}, but the task needs {robot.name!r}")
-    for index, parameter in enumerate(content.parameters):
-        path = f"randomization.parameters[{index}]"
-        if parameter.name == COMMAND_DELAY:
-            _check_between(path, parameter, 0.0, MAX_DELAY)
-            continue
-        known = robot.parameter(parameter.name)
-        if known.field.startswith(("body_mass/", "body_inertia/")):
-            if parameter.low <= 0.0:
-                raise InputError(f"{path} {parameter.name}: expected a range > 0, got low {parameter.low}")
-            _check_between(path, parameter, 0.0, _LARGEST)
-        else:
-            # Few quantities have a sign, e.g. a spring's rest angle; then the robot calls negative ones plausible.
-            _check_between(path, parameter, min(0.0, known.plausible[0]), _LARGEST)
-
-
-def _check_between(path: str, parameter: ParameterRange, low: float, high: float) -> None:
-    if not low <= parameter.low <= parameter.high <= high:
-        raise InputError(
-            f"{path} {parameter.name}: expected a range within {low:g} to {high:g} {parameter.unit}, got "
-            f"{parameter.low} to {parameter.high}"
-        )
 
 
 def sample(content: RandomizationFile, rng: np.random.Generator, num_envs: int) -> dict[str, npt.NDArray[np.float64]]:

@@ -17,12 +17,12 @@ from sim2real.randomization import (
     HeldOutError,
     ParameterRange,
     RandomizationFile,
-    check_robot,
     read_randomization,
     sample,
     write_randomization,
 )
 from sim2real.robots import get_robot
+from sim2real.tasks.ranges import check_robot
 
 
 def content(**changes: Any) -> RandomizationFile:

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sim2real.randomization import RandomizationFile, check_robot
+from sim2real.randomization import RandomizationFile
 from sim2real.robots import get_robot
 from sim2real.tasks import Task, TaskEnv
+from sim2real.tasks.ranges import check_robot
 
 __all__ = ["BatchPolicy", "Episodes", "Evaluation", "evaluate", "judge", "run_episodes", "wilson_interval"]
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from sim2real import __version__
 from sim2real.errors import InputError, Sim2RealError
-from sim2real.randomization import RandomizationFile, check_robot
+from sim2real.randomization import RandomizationFile
 from sim2real.robots import get_robot
 from sim2real.tasks import get_task
+from sim2real.tasks.ranges import check_robot
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.colocated import WorkerLostError, colocated
 from sim2real_train.config import TrainConfig, training_ranges
