@@ -46,7 +46,7 @@ class TrainArgs:
     """Folder of the run."""
     randomization: Path | None = None
     """Ranges that each episode's physics is drawn from, from `sim2real calib fit`; without it, the nominal robot."""
-    iterations: int = 160
+    iterations: int = 180
     """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps."""
     num_envs: int = 256
     """Environments of all workers together."""
