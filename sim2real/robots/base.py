@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from sim2real import plugins
 from sim2real.errors import InputError
+from sim2real.robots.drives import IDEAL, Drive
 
 __all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
 
@@ -27,6 +28,12 @@ class RobotJoint(msgspec.Struct, frozen=True, kw_only=True):
     """Largest absolute effort [N·m]."""
     default_position: float
     """Position [rad] of the default pose."""
+    kp: float = 0.0
+    """Stiffness [N·m/rad] of the robot's own position control; 0: it is driven by effort."""
+    kd: float = 0.0
+    """Damping [N·m·s/rad] of it."""
+    drive: Drive = IDEAL
+    """What lies between command and torque."""
 
 
 class RobotParameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +73,12 @@ class Robot(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[RobotParameter, ...]
     published: tuple[ParameterSet, ...] = ()
     """What others found for the real robot; calibration judges it beside its own fit."""
+    base: Literal["fixed", "floating"] = "fixed"
+    """floating: the MJCF's first joint is a free joint of the base link."""
+    base_height: float = 0.0
+    """Height [m] of a floating base above flat ground in the default pose."""
+    feet: tuple[str, ...] = ()
+    """Geoms that are meant to touch the ground, in a fixed order."""
 
     def parameter(self, name: str) -> RobotParameter:
         """Return the parameter called `name`.

@@ -7,7 +7,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BatchedSim", "Snapshot"]
+from sim2real.robots import Robot
+from sim2real.sim.scene import Scene
+
+__all__ = ["BatchedSim", "EnvIds", "Snapshot"]
 
 Snapshot = dict[str, npt.NDArray[np.float64]]
 """Everything that the next steps depend on: name → array whose first axis is the environment."""
@@ -18,7 +21,12 @@ EnvIds = npt.NDArray[np.intp]
 class BatchedSim(Protocol):
     """`num_envs` copies of one robot, stepped together. Arrays are live: a write is the state at the next step.
 
+    Generalised coordinates are MuJoCo's in every engine: a floating base comes first, its position [m] and quaternion
+    (wxyz) in `qpos`, its linear velocity in world axes [m/s] and angular velocity in its own axes [rad/s] in `qvel`.
+
     Attributes:
+        robot: The robot.
+        scene: What surrounds it.
         num_envs: Number of environments N.
         dt: Physics step [s].
         joint_names: Actuated joints in the order of `joint_pos`, `joint_vel`, `joint_effort` and command blocks.
@@ -27,6 +35,8 @@ class BatchedSim(Protocol):
         ctrl: Actuator inputs, shape (N, nu).
     """
 
+    robot: Robot
+    scene: Scene
     num_envs: int
     dt: float
     joint_names: tuple[str, ...]
@@ -49,8 +59,22 @@ class BatchedSim(Protocol):
         """Efforts that the actuators applied in the last physics step [N·m], shape (N, J)."""
         ...
 
+    @property
+    def feet_force(self) -> npt.NDArray[np.float64]:
+        """Magnitude of the contact force on each of the robot's `feet` [N], shape (N, F), one physics step old."""
+        ...
+
+    @property
+    def feet_pos(self) -> npt.NDArray[np.float64]:
+        """Centres of the robot's `feet` in the world [m], shape (N, F, 3), one physics step old."""
+        ...
+
+    def site_pos(self, name: str) -> npt.NDArray[np.float64]:
+        """Return the live position of a site in the world [m], shape (N, 3), one physics step old."""
+        ...
+
     def sensor(self, name: str) -> npt.NDArray[np.float64]:
-        """Return the live, read-only output of the sensor `name`, shape (N, width)."""
+        """Return the live, read-only output of the MJCF's sensor `name`, shape (N, width)."""
         ...
 
     def set_command(self, command: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:
@@ -61,19 +85,31 @@ class BatchedSim(Protocol):
         ...
 
     def step(self, n: int = 1) -> None:
-        """Advance every environment by n physics steps."""
+        """Advance every environment by n physics steps.
+
+        One whose state is no longer finite stays so, visibly, and does not disturb the others.
+        """
         ...
 
     def reset(self, env_ids: EnvIds | None = None) -> None:
-        """Put environments into the model's initial state; randomized parameters stay."""
+        """Put environments into the model's initial state; randomized parameters stay.
+
+        Outputs (efforts, feet, sites, sensors) are stale until `refresh` or `step`.
+        """
         ...
 
     def refresh(self) -> None:
-        """Make efforts and sensors agree with a state that was written to."""
+        """Make efforts, feet, sites and sensors agree with a state that was written to."""
         ...
 
     def randomize(self, param: str, values: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:
-        """Set a physical parameter, by the robot's name for it, to one value per environment, shape (n,)."""
+        """Set a physical parameter to one value per environment, shape (n,).
+
+        `param` is the robot's name for it, or the place of any model field, e.g. ``geom_friction/FL_foot[0]``.
+
+        Raises:
+            InputError: There is no such parameter or place; the message lists near names.
+        """
         ...
 
     def snapshot(self) -> Snapshot:
