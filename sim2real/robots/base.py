@@ -13,7 +13,10 @@ from sim2real.robots.drives import IDEAL, Drive
 
 __all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
 
-_BUILT_IN: Final = {"pendulum": "sim2real.robots.pendulum:ROBOT"}
+_BUILT_IN: Final = {
+    "pendulum": "sim2real.robots.pendulum:ROBOT",
+    "go2": "sim2real.robots.go2:ROBOT",
+}
 
 
 class RobotJoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +46,9 @@ class RobotParameter(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     nominal: float
     """Datasheet value."""
-    field: str
-    """Where the value goes in the simulator: ``<mjModel field>/<object name>``, optionally with ``[index]``."""
+    field: str | tuple[str, ...]
+    """Where the value goes in the simulator: ``<mjModel field>/<object name>``, optionally with ``[index]``; several: the
+    same value goes to each."""
     meaning: str
     plausible: tuple[float, float]
     """Least and largest value that any robot of this type could have, in `unit`: calibration searches between them, and
@@ -53,6 +57,11 @@ class RobotParameter(msgspec.Struct, frozen=True, kw_only=True):
     """Within what most robots of this type lie, in `unit`: simulated robots of hidden parameters are drawn from it."""
     session_factor: float
     """By what factor it may differ in another session (temperature, wear), at least 1; 1: it does not."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every place of `field`."""
+        return (self.field,) if isinstance(self.field, str) else self.field
 
 
 class ParameterSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,10 +144,11 @@ class MujocoSim:
         Raises:
             InputError: The robot has no such parameter.
         """
-        field, index = self._locate(self.robot.parameter(param).field)
         rows = slice(None) if env_ids is None else env_ids
-        self._expand(field)[(rows, *index)] = values
-        if field in _CONSTANTS_FROM:
+        located = [self._locate(place) for place in self.robot.parameter(param).places]
+        for field, index in located:
+            self._expand(field)[(rows, *index)] = values
+        if any(field in _CONSTANTS_FROM for field, _ in located):
             self.batch.set_const(env_ids)
 
     def _locate(self, address: str) -> tuple[str, tuple[int, ...]]:

@@ -30,7 +30,7 @@ def check_robot(content: RandomizationFile, robot: Robot) -> None:
             _check_between(path, parameter, 0.0, MAX_DELAY)
             continue
         known = robot.parameter(parameter.name)
-        if known.field.startswith(("body_mass/", "body_inertia/")):
+        if any(place.startswith(("body_mass/", "body_inertia/")) for place in known.places):
             if parameter.low <= 0.0:
                 raise InputError(f"{path} {parameter.name}: expected a range > 0, got low {parameter.low}")
             _check_between(path, parameter, 0.0, _LARGEST)
