@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Final, Literal
 
@@ -47,8 +48,8 @@ class RobotParameter(msgspec.Struct, frozen=True, kw_only=True):
     nominal: float
     """Datasheet value."""
     field: str | tuple[str, ...]
-    """Where the value goes in the simulator: ``<mjModel field>/<object name>``, optionally with ``[index]``; several: the
-    same value goes to each."""
+    """Where the value goes in the simulator: ``<mjModel field>/<object name>``, optionally with ``[index]``. The same
+    value goes to each of several places."""
     meaning: str
     plausible: tuple[float, float]
     """Least and largest value that any robot of this type could have, in `unit`: calibration searches between them, and
@@ -93,13 +94,15 @@ class Robot(msgspec.Struct, frozen=True, kw_only=True):
         """Return the parameter called `name`.
 
         Raises:
-            InputError: The robot has no such parameter.
+            InputError: The robot has no such parameter; the message lists near names.
         """
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
-        known = ", ".join(parameter.name for parameter in self.parameters)
-        raise InputError(f"parameter {name!r} of robot {self.name}: unknown; allowed: {known}")
+        names = [parameter.name for parameter in self.parameters]
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"parameter {name!r} of robot {self.name}: unknown; allowed: {', '.join(names)}{hint}")
 
 
 def robot_names() -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """The Unitree Go2, a quadruped of 15 kg.
 
-Sources: joint frames, ranges and inertias of the maker's public description; efforts and velocities of its motors: 23.7 N·m
-and 30.1 rad/s, geared by another 1.917 at the calf. Armature, damping and friction: what two public identifications of
-single robots found; they scatter by a factor of three between the legs, so the nominal values are rounded means, and
-nominal friction is viscous alone.
+Sources: joint frames, ranges and inertias of the maker's public description; efforts and velocities of its motors:
+23.7 N·m and 30.1 rad/s, geared by another 1.917 at the calf. Armature, damping and friction: what two public
+identifications of single robots found; they scatter by a factor of three between the legs, so the nominal values are
+rounded means, and nominal friction is viscous alone.
 """
 
 from __future__ import annotations
