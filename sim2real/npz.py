@@ -37,8 +37,12 @@ def write_npz(arrays: Mapping[str, Array]) -> bytes:
     return pack(members)
 
 
-def read_npz(data: bytes) -> dict[str, Array]:
-    """Return the arrays of a file written by `write_npz`, read-only, all finite.
+def read_npz(data: bytes, *, finite: bool = True) -> dict[str, Array]:
+    """Return the arrays of a file written by `write_npz`, read-only.
+
+    Args:
+        data: The file.
+        finite: Whether all numbers must be finite; otherwise NaN and the infinities may be among them.
 
     Raises:
         BundleError: Truncated, altered, another element type, or not finite; the message names the array.
@@ -47,7 +51,15 @@ def read_npz(data: bytes) -> dict[str, Array]:
     for member, content in unpack(data).items():
         name = member.removesuffix(".npy")
         arrays[name] = _read_array(name, content)
+        if finite:
+            _check_finite(name, arrays[name])
     return arrays
+
+
+def _check_finite(name: str, array: Array) -> None:
+    if not np.isfinite(array).all():
+        index = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+        raise BundleError(f"{name}{list(index)}: expected a finite number, got {array[index]}; export it again")
 
 
 def _read_array(name: str, content: bytes) -> Array:
@@ -65,8 +77,4 @@ def _read_array(name: str, content: bytes) -> Array:
         )
     if dtype == np.bool_ and set(content[start:]) - {0, 1}:
         raise BundleError(f"{name}: expected booleans of 0 or 1; export it again")
-    array = np.frombuffer(content, dtype, offset=start).reshape(shape)
-    if not np.isfinite(array).all():
-        index = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
-        raise BundleError(f"{name}{list(index)}: expected a finite number, got {array[index]}; export it again")
-    return array
+    return np.frombuffer(content, dtype, offset=start).reshape(shape)
