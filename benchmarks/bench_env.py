@@ -84,6 +84,7 @@ def _ranges() -> RandomizationFile:
             nominal=low,
             low=low,
             high=high,
+            operation="set",
             distribution="uniform",
             identified=False,
             how="About what calibration finds.",
@@ -91,7 +92,7 @@ def _ranges() -> RandomizationFile:
         )
 
     return RandomizationFile(
-        schema_version=1,
+        schema_version=2,
         robot="pendulum",
         toolkit_version=__version__,
         parameters=(
@@ -101,6 +102,7 @@ def _ranges() -> RandomizationFile:
             uniform("frictionloss", "N·m", 0.08, 0.45),
             uniform(COMMAND_DELAY, "s", 0.0, 0.02),
         ),
+        covariance=None,
         log_parameters=(),
         logs=(),
         fit_position_mae=0.0,

@@ -5,9 +5,10 @@ Written by calibration, read by training (which draws an episode's physics from 
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import numpy as np
@@ -18,6 +19,10 @@ from sim2real.files import atomic_write, read_bytes
 
 __all__ = [
     "COMMAND_DELAY",
+    "INERTIA",
+    "INERTIA_COORDINATES",
+    "SCHEMA_VERSION",
+    "Covariance",
     "HeldOutError",
     "LogRecord",
     "ParameterRange",
@@ -27,9 +32,16 @@ __all__ = [
     "write_randomization",
 ]
 
-SCHEMA_VERSION: Final = 1
+Floats = npt.NDArray[np.float64]
+
+SCHEMA_VERSION: Final = 2
 COMMAND_DELAY: Final = "command_delay"
-"""Name of the parameter that delays commands [s]; every other name is one of the robot's parameters."""
+"""Name of the parameter that delays commands [s]."""
+INERTIA: Final = "inertia/"
+"""What the names of a body's inertia begin with; see `ParameterRange.name`."""
+INERTIA_COORDINATES: Final = 10
+_PSD_TOLERANCE: Final = 1e-5
+"""How far below zero the least eigenvalue of a correlation matrix may be: matrices are written with six digits."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,10 +52,17 @@ class ParameterRange(_Part, frozen=True):
     """One physical parameter: its best value, and the values that the data do not exclude."""
 
     name: str
+    """`COMMAND_DELAY`, one of the robot's parameters, or a place in the simulated robot: ``body_mass/base``,
+    ``geom_friction/FL_foot[0]``, ``opt.gravity[2]``, ``drive.friction.coulomb/FL_hip_joint``; or
+    ``inertia/<body>[k]``, the k-th of the ten coordinates of `sim2real.sim.inertia`, without ``[k]`` each of the ten.
+    """
     unit: str
+    """Of `nominal`, `low` and `high`: that of the parameter, for ``scale`` and inertias ``1``."""
     nominal: float
     low: float
     high: float
+    operation: Literal["set", "scale", "add"]
+    """``set``: a draw is the value. ``scale``, ``add``: it multiplies, or is added to, what the model holds there."""
     distribution: Literal["fixed", "uniform", "log_uniform"]
     """How training draws it between `low` and `high`; ``fixed`` always gives `nominal`."""
     identified: bool
@@ -52,6 +71,19 @@ class ParameterRange(_Part, frozen=True):
     """How the interval came about, in one sentence."""
     delays: str | None
     """For a delay: what is delayed, e.g. ``command``; None for any other parameter."""
+
+
+class Covariance(_Part, frozen=True):
+    """How parameters vary together.
+
+    How far each varies is said by its range alone. Of the covariance, training uses the correlations: those of the
+    normal variables whose quantiles are the quantiles of the parameters in their own ranges (a Gaussian copula).
+    """
+
+    names: tuple[str, ...]
+    """Names of `RandomizationFile.parameters`, each once, none of them fixed; the others are drawn independently."""
+    matrix: tuple[tuple[float, ...], ...]
+    """Symmetric and positive semidefinite; row and column as in `names`, in the product of their two units."""
 
 
 class LogRecord(_Part, frozen=True):
@@ -75,13 +107,15 @@ class HeldOutError(_Part, frozen=True):
     """Length of the replayed windows [s]."""
 
 
-class RandomizationFile(_Part, frozen=True):
+class RandomizationFile(_Part, frozen=True, cache_hash=True):
     """The whole file."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     robot: str
     toolkit_version: str
     parameters: tuple[ParameterRange, ...]
+    covariance: Covariance | None
+    """None: all parameters are drawn independently."""
     log_parameters: tuple[ParameterRange, ...]
     """What the fit found about the logs and not the robot, e.g. the delay of a logged effort; training skips them."""
     logs: tuple[LogRecord, ...]
@@ -102,29 +136,46 @@ def write_randomization(path: Path, content: RandomizationFile) -> None:
 
 
 def read_randomization(path: Path) -> RandomizationFile:
-    """Read and validate the file.
+    """Read and validate the file. One of schema 1 means what it did: its parameters are set, and independent.
 
     Raises:
         InputError: Missing, truncated, of another schema, or a value that cannot be; the message names its path.
     """
     data = read_bytes(path, "randomization file")
     try:
-        content = msgspec.json.decode(data, type=RandomizationFile)
+        content = msgspec.convert(_upgraded(msgspec.json.decode(data)), RandomizationFile)
     except msgspec.DecodeError as error:
         raise InputError(f"{path}: {error}; make it anew with: sim2real calib fit") from error
     _validate(content)
     return content
 
 
+def _upgraded(raw: Any) -> Any:
+    """Return the plain data of a file of any known schema as that of the newest; what is not such data as it is."""
+    if not isinstance(raw, dict):
+        return raw
+    file = cast("dict[str, Any]", raw)
+    version = file.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise msgspec.ValidationError(
+            f"expected schema_version 1 or {SCHEMA_VERSION}, got {version}: a newer toolkit wrote it; update this one"
+        )
+    if version != 1:
+        return file
+    for field in ("parameters", "log_parameters"):
+        for parameter in file.get(field) or ():
+            if isinstance(parameter, dict):
+                cast("dict[str, Any]", parameter).setdefault("operation", "set")
+    return {"covariance": None} | file | {"schema_version": SCHEMA_VERSION}
+
+
 def _validate(content: RandomizationFile) -> None:
     for field in ("parameters", "log_parameters"):
         _check_ranges(f"randomization.{field}", getattr(content, field))
     for index, parameter in enumerate(content.parameters):
-        if (parameter.name == COMMAND_DELAY) != (parameter.delays is not None):
-            raise InputError(
-                f"randomization.parameters[{index}].delays: expected what is delayed for {COMMAND_DELAY}, "
-                f"null for any other parameter, got {parameter.delays!r} for {parameter.name}"
-            )
+        _check_meaning(f"randomization.parameters[{index}]", parameter)
+    if content.covariance is not None:
+        _check_covariance(content.covariance, content.parameters)
     errors = {
         f"held_out[{index}].{field}": getattr(each, field)
         for index, each in enumerate(content.held_out)
@@ -157,14 +208,137 @@ def _check_ranges(path: str, parameters: tuple[ParameterRange, ...]) -> None:
             raise InputError(f"{path}[{index}].low: expected a number > 0 for log_uniform, got {parameter.low}")
 
 
-def sample(content: RandomizationFile, rng: np.random.Generator, num_envs: int) -> dict[str, npt.NDArray[np.float64]]:
-    """Draw one value of every parameter for each environment: name → shape (num_envs,)."""
-    draws: dict[str, npt.NDArray[np.float64]] = {}
-    for parameter in content.parameters:
-        if parameter.distribution == "fixed":
-            draws[parameter.name] = np.full(num_envs, parameter.nominal)
-        elif parameter.distribution == "uniform":
-            draws[parameter.name] = rng.uniform(parameter.low, parameter.high, num_envs)
-        else:
-            draws[parameter.name] = np.exp(rng.uniform(math.log(parameter.low), math.log(parameter.high), num_envs))
-    return draws
+def _check_meaning(path: str, parameter: ParameterRange) -> None:
+    if (parameter.name == COMMAND_DELAY) != (parameter.delays is not None):
+        raise InputError(
+            f"{path}.delays: expected what is delayed for {COMMAND_DELAY}, null for any other parameter, "
+            f"got {parameter.delays!r} for {parameter.name}"
+        )
+    only = "set" if parameter.name == COMMAND_DELAY else "add" if parameter.name.startswith(INERTIA) else None
+    if only is not None and parameter.operation != only:
+        raise InputError(f"{path}.operation: expected {only} for {parameter.name}, got {parameter.operation}")
+
+
+def _check_covariance(covariance: Covariance, parameters: tuple[ParameterRange, ...]) -> None:
+    path = "randomization.covariance"
+    allowed = [each.name for each in parameters if each.distribution != "fixed" and not _is_whole_inertia(each)]
+    if len(set(covariance.names)) != len(covariance.names):
+        raise InputError(f"{path}.names: expected each name once, got {list(covariance.names)}")
+    for index, name in enumerate(covariance.names):
+        if name not in allowed:
+            raise InputError(
+                f"{path}.names[{index}]: expected a parameter of this file that is drawn as one number, got {name!r}; "
+                f"allowed: {', '.join(allowed) or 'none'}"
+            )
+    size = len(covariance.names)
+    if size == 0 or {len(covariance.matrix), *map(len, covariance.matrix)} != {size}:
+        raise InputError(f"{path}.matrix: expected {size} rows of {size} numbers, as names has {size}")
+    matrix = np.array(covariance.matrix)
+    variances = np.diag(matrix)
+    if not (np.isfinite(matrix).all() and (variances > 0.0).all()):
+        raise InputError(f"{path}.matrix: expected finite numbers, on the diagonal > 0")
+    correlation = _correlation(covariance)
+    row, column = np.unravel_index(np.argmax(np.abs(correlation - correlation.T)), (size, size))
+    if abs(correlation[row, column] - correlation[column, row]) > 1e-9:
+        raise InputError(
+            f"{path}.matrix: expected a symmetric one, got {matrix[row, column]} for {covariance.names[row]} and "
+            f"{covariance.names[column]} but {matrix[column, row]} the other way round"
+        )
+    least = float(np.linalg.eigvalsh(correlation)[0])
+    if least < -_PSD_TOLERANCE:
+        raise InputError(
+            f"{path}.matrix: expected a positive semidefinite one, but its correlations have the eigenvalue "
+            f"{least:.3g}; no variables have these covariances"
+        )
+
+
+def _is_whole_inertia(parameter: ParameterRange) -> bool:
+    return parameter.name.startswith(INERTIA) and not parameter.name.endswith("]")
+
+
+def _correlation(covariance: Covariance) -> Floats:
+    """Return the matrix of correlations, shape (K, K)."""
+    matrix = np.array(covariance.matrix)
+    deviation = np.sqrt(np.diag(matrix))
+    return matrix / deviation[:, None] / deviation
+
+
+def sample(content: RandomizationFile, rng: np.random.Generator, num_envs: int) -> dict[str, Floats]:
+    """Draw one value of every parameter for each environment: name → shape (num_envs,).
+
+    An inertia as a whole gives its ten coordinates, ``inertia/<body>[0]`` and so on. What is correlated is drawn from
+    a Gaussian copula: z ~ N(0, R), then each parameter's own quantile at Φ(z). So every parameter keeps exactly its
+    range and distribution, whatever the correlations. Those of the drawn values lie a little below those of z, by
+    ρ = 6/π arcsin(ρ_z / 2) for two uniform ones (Kruskal 1958).
+    """
+    return _sampler(content).draw(rng, num_envs)
+
+
+@functools.lru_cache(maxsize=8)
+def _sampler(content: RandomizationFile) -> _Sampler:
+    return _Sampler(content)
+
+
+class _Sampler:
+    """What `sample` works out once for each file: it runs in every reset, for a few environments at a time."""
+
+    def __init__(self, content: RandomizationFile) -> None:
+        ranges = [single for parameter in content.parameters for single in _singles(parameter)]
+        self._names = [each.name for each in ranges]
+        self._nominal = np.array([each.nominal for each in ranges])[:, None]
+        together = {} if content.covariance is None else dict.fromkeys(content.covariance.names)
+        alone = [row for row, each in enumerate(ranges) if each.distribution != "fixed" and each.name not in together]
+        self._alone = np.array(alone, np.intp)
+        self._alone_low, self._alone_high = _bounds([ranges[row] for row in alone])
+        self._together = np.array([self._names.index(name) for name in together], np.intp)
+        self._low, self._high = _bounds([ranges[row] for row in self._together])
+        self._root = None if content.covariance is None else _square_root(_correlation(content.covariance))
+        self._logarithmic = np.array(
+            [row for row, each in enumerate(ranges) if each.distribution == "log_uniform"], np.intp
+        )
+
+    def draw(self, rng: np.random.Generator, num_envs: int) -> dict[str, Floats]:
+        """Return name → shape (num_envs,); rows of one array."""
+        values = np.empty((len(self._names), num_envs))
+        values[:] = self._nominal
+        if len(self._alone):
+            values[self._alone] = rng.uniform(self._alone_low, self._alone_high, (len(self._alone), num_envs))
+        if self._root is not None:
+            # Not a matrix product: that of a BLAS may depend on its number of threads in the last bit.
+            normal = np.einsum("ij,jn->in", self._root, rng.standard_normal((len(self._root), num_envs)))
+            drawn = self._low + (self._high - self._low) * _normal_cdf(normal)
+            values[self._together] = np.minimum(drawn, self._high)
+        if len(self._logarithmic):
+            values[self._logarithmic] = np.exp(values[self._logarithmic])
+        return dict(zip(self._names, values, strict=True))
+
+
+def _singles(parameter: ParameterRange) -> list[ParameterRange]:
+    if not _is_whole_inertia(parameter):
+        return [parameter]
+    return [
+        msgspec.structs.replace(parameter, name=f"{parameter.name}[{index}]") for index in range(INERTIA_COORDINATES)
+    ]
+
+
+def _bounds(ranges: list[ParameterRange]) -> tuple[Floats, Floats]:
+    """Return the bounds of a uniform draw, shape (P, 1) each: of the logarithm where that is uniform."""
+    pairs = [
+        (math.log(each.low), math.log(each.high)) if each.distribution == "log_uniform" else (each.low, each.high)
+        for each in ranges
+    ]
+    bounds = np.array(pairs).reshape(-1, 2)
+    return bounds[:, :1], bounds[:, 1:]
+
+
+def _square_root(correlation: Floats) -> Floats:
+    """Return the symmetric A with A Aᵀ = R, shape (K, K); of a singular R, too. Each row has length 1."""
+    values, directions = np.linalg.eigh(correlation)
+    root = (directions * np.sqrt(np.maximum(values, 0.0))) @ directions.T
+    return root / np.linalg.norm(root, axis=1, keepdims=True)
+
+
+def _normal_cdf(z: Floats) -> Floats:
+    """Φ(z) = ½ erfc(−z / √2), by the standard library: numpy has no error function."""
+    scaled = z.ravel() * -math.sqrt(0.5)
+    return 0.5 * np.fromiter(map(math.erfc, scaled.tolist()), np.float64, scaled.size).reshape(z.shape)

@@ -14,7 +14,7 @@ from sim2real.randomization import HeldOutError, LogRecord, RandomizationFile, w
 from sim2real.robots import ParameterSet, Robot
 from sim2real_calib.command_delay import command_delay
 from sim2real_calib.fit import STEPS, Fit, fit
-from sim2real_calib.intervals import fitted_parameters, parameter_ranges
+from sim2real_calib.intervals import covariance, fitted_parameters, parameter_ranges
 from sim2real_calib.judge import Judgement, judge
 from sim2real_calib.log import Log, read_log
 from sim2real_calib.priors import EFFORT_LOG_DELAY, Prior, other_candidates
@@ -181,10 +181,11 @@ def _file(
     late = next((each for each in parameters if each.name == EFFORT_LOG_DELAY), None)
     log_delay = (late.low, late.nominal, late.high) if late else (0.0, 0.0, 0.0)
     return RandomizationFile(
-        schema_version=1,
+        schema_version=2,
         robot=robot.name,
         toolkit_version=__version__,
         parameters=(*parameter_ranges(parameters, of_robot=True), command_delay(fit_logs, log_delay)),
+        covariance=covariance(found, parameters),
         log_parameters=parameter_ranges(parameters, of_robot=False),
         logs=(
             *(LogRecord(name=log.name, sha256=log.sha256, role="fit") for log in fit_logs),

@@ -56,6 +56,7 @@ def _parameter(low: float, nominal: float, high: float, identified: bool, how: s
         nominal=nominal,
         low=low,
         high=high,
+        operation="set",
         distribution="uniform",
         identified=identified,
         how=how,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim2real.randomization import ParameterRange
+import numpy as np
+
+from sim2real.randomization import Covariance, ParameterRange
 from sim2real_calib.fit import Fit
 from sim2real_calib.priors import EFFORT_LOG_DELAY, Prior
 from sim2real_calib.result import FittedParameter
 
-__all__ = ["fitted_parameters", "parameter_ranges"]
+__all__ = ["covariance", "fitted_parameters", "parameter_ranges"]
 
 _MOVED = 1e-3
 """Share of its plausible range from which a parameter counts as moved, or as away from its bound."""
@@ -34,6 +36,7 @@ def parameter_ranges(parameters: Sequence[FittedParameter], *, of_robot: bool) -
             nominal=parameter.nominal,
             low=parameter.low,
             high=parameter.high,
+            operation="set",
             distribution="uniform",
             identified=parameter.identified,
             how=parameter.how,
@@ -41,6 +44,31 @@ def parameter_ranges(parameters: Sequence[FittedParameter], *, of_robot: bool) -
         )
         for parameter in parameters
         if parameter.of_robot == of_robot
+    )
+
+
+def covariance(fit: Fit, parameters: Sequence[FittedParameter]) -> Covariance | None:
+    """Return how the robot's own fitted parameters vary together; None: fewer than two of them were fitted.
+
+    The fit says how its errors hang together: C = D R D, with the deviations D and correlations R of all its free
+    unknowns, of which those of the logs are then left out. A range that is taken as ± 2 deviations but wider than the
+    fit's, for single logs or other sessions, holds more variance; that has nothing to do with the other parameters, so
+    it is added to the diagonal.
+    """
+    shown = {each.name: each for each in parameters if each.of_robot and each.identified and each.low < each.high}
+    rows = [row for row, index in enumerate(fit.free) if fit.priors[index].name in shown]
+    if len(rows) < 2:
+        return None
+    priors = [fit.priors[fit.free[row]] for row in rows]
+    deviation = fit.known.deviation[rows] * [prior.width for prior in priors]
+    matrix = fit.known.correlation[np.ix_(rows, rows)] * np.outer(deviation, deviation)
+    ranged = np.array([0.25 * (shown[prior.name].high - shown[prior.name].low) for prior in priors])
+    matrix[np.diag_indices_from(matrix)] = np.square(np.maximum(deviation, ranged))
+    upper = np.triu(matrix, 1)
+    matrix = upper + upper.T + np.diag(np.diag(matrix))
+    return Covariance(
+        names=tuple(prior.name for prior in priors),
+        matrix=tuple(tuple(float(f"{value:.6g}") for value in row) for row in matrix.tolist()),
     )
 
 

@@ -32,6 +32,7 @@ def content(**changes: Any) -> RandomizationFile:
         "nominal": 0.7,
         "low": 0.6,
         "high": 0.8,
+        "operation": "set",
         "distribution": "uniform",
         "identified": True,
         "how": "for a test",
@@ -39,10 +40,11 @@ def content(**changes: Any) -> RandomizationFile:
     }
     parameter = ParameterRange(**(fields | changes))
     return RandomizationFile(
-        schema_version=1,
+        schema_version=2,
         robot="pendulum",
         toolkit_version="0",
         parameters=(parameter,),
+        covariance=None,
         log_parameters=(),
         logs=(),
         fit_position_mae=0.01,

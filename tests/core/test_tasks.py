@@ -25,6 +25,7 @@ def ranges() -> RandomizationFile:
             nominal=low,
             low=low,
             high=high,
+            operation="set",
             distribution="uniform",
             identified=True,
             how="for a test",
@@ -32,7 +33,7 @@ def ranges() -> RandomizationFile:
         )
 
     return RandomizationFile(
-        schema_version=1,
+        schema_version=2,
         robot="pendulum",
         toolkit_version="0",
         parameters=(
@@ -41,6 +42,7 @@ def ranges() -> RandomizationFile:
             parameter("damping", 0.05, 0.15),
             parameter(COMMAND_DELAY, 0.0, 0.02),
         ),
+        covariance=None,
         log_parameters=(),
         logs=(),
         fit_position_mae=0.0,

@@ -28,6 +28,7 @@ def ranges(path: Path) -> Path:
             nominal=nominal,
             low=low,
             high=high,
+            operation="set",
             distribution="uniform",
             identified=True,
             how="Typed for a test.",
@@ -36,10 +37,11 @@ def ranges(path: Path) -> Path:
         for name, unit, low, nominal, high in bounds
     )
     content = RandomizationFile(
-        schema_version=1,
+        schema_version=2,
         robot="pendulum",
         toolkit_version=__version__,
         parameters=parameters,
+        covariance=None,
         log_parameters=(),
         logs=(),
         fit_position_mae=0.0,
