@@ -16,6 +16,8 @@ __all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot",
 
 _BUILT_IN: Final = {
     "pendulum": "sim2real.robots.pendulum:ROBOT",
+    "double_pendulum": "sim2real.robots.double_pendulum:ROBOT",
+    "so101": "sim2real.robots.so101:ROBOT",
     "go2": "sim2real.robots.go2:ROBOT",
 }
 
