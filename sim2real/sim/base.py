@@ -94,12 +94,12 @@ class BatchedSim(Protocol):
     def reset(self, env_ids: EnvIds | None = None) -> None:
         """Put environments into the model's initial state; randomized parameters stay.
 
-        Outputs (efforts, feet, sites, sensors) are stale until `refresh` or `step`.
+        Outputs (efforts, feet, sites, sensors) mean nothing until `refresh` or `step`.
         """
         ...
 
-    def refresh(self) -> None:
-        """Make efforts, feet, sites and sensors agree with a state that was written to."""
+    def refresh(self, env_ids: EnvIds | None = None) -> None:
+        """Make efforts, feet, sites and sensors agree with a state that was written to; the state stays as it is."""
         ...
 
     def randomize(self, param: str, values: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from typing import Final
 
 import mujoco
 import numpy as np
@@ -14,37 +14,43 @@ from sim2real.errors import InputError
 from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY
 from sim2real.robots import Robot
 from sim2real.sim.base import EnvIds, Snapshot
+from sim2real.sim.model import FOOT_FORCE, foot_object, load_model
+from sim2real.sim.places import Place, field_values, places_of
+from sim2real.sim.scene import EMPTY, Scene
 
 __all__ = ["MujocoSim"]
 
-_MODEL = "model."
-_STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl", "qfrc_applied", "mocap_pos", "mocap_quat")
+Array = npt.NDArray[np.float64]
+
+_MODEL: Final = "model."
+# The parts of mjSTATE_INTEGRATION.
+_STATE: Final = (
+    *("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied"),
+    *("eq_active", "mocap_pos", "mocap_quat", "userdata", "plugin_state", "plastic"),
+)
 # The fields from which MuJoCo derives constants: after a write to one of them, set_const() must follow.
-_CONSTANTS_FROM = frozenset[str](mujoco.MjModel._setconst_inputs)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] the name that mujoco.batch's documentation gives
-_FIELD = re.compile(r"(?P<field>\w+)/(?P<object>[\w.-]+)(?:\[(?P<index>\d+)\])?")
-_OBJECT_OF_PREFIX = {
-    "body": mujoco.mjtObj.mjOBJ_BODY,
-    "jnt": mujoco.mjtObj.mjOBJ_JOINT,
-    "dof": mujoco.mjtObj.mjOBJ_JOINT,
-    "geom": mujoco.mjtObj.mjOBJ_GEOM,
-    "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR,
-    "site": mujoco.mjtObj.mjOBJ_SITE,
-}
+_CONSTANTS_FROM = frozenset[str](mujoco.MjModel._setconst_inputs)  # pyright: ignore[reportPrivateUsage] the name that mujoco.batch's documentation gives
+_GAINS: Final = "gains"
+_BIAS: Final = slice(1, 3)  # of actuator_biasprm: what multiplies position and velocity
 
 
 class MujocoSim:
-    """A `BatchedSim` on CPU threads.
+    """A `BatchedSim` on CPU threads. What `load_model` makes of the robot's MJCF is what it steps.
+
+    Attributes:
+        spec: The model's specification: compile variants of it for `set_models`.
+        model: The model, which all environments share but for what is randomized.
 
     Args:
-        robot: The robot; its MJCF must drive each joint by a general actuator of the joint's name with gain 1 and an
-            affine bias of 0, into which the gains of command blocks are written.
+        robot: The robot.
         num_envs: Number of environments.
+        scene: What surrounds it.
         dt: Physics step [s]; None: the MJCF's own.
         effort_limits: What each actuator can apply at most [N·m], in the robot's joint order; None: its ratings.
         num_threads: Worker threads, the caller's included; 0: one per CPU.
 
     Raises:
-        InputError: The model lacks a joint or an actuator of the robot.
+        InputError: The MJCF does not fit the robot.
     """
 
     def __init__(
@@ -52,150 +58,250 @@ class MujocoSim:
         robot: Robot,
         num_envs: int,
         *,
+        scene: Scene = EMPTY,
         dt: float | None = None,
         effort_limits: Sequence[float] | None = None,
         num_threads: int = 1,
     ) -> None:
-        _silence()
         self.robot = robot
-        self.model = mujoco.MjModel.from_xml_path(str(robot.mjcf))
-        if dt is not None:
-            self.model.opt.timestep = dt
+        self.scene = scene
+        self.spec, self.model = load_model(robot, scene, dt=dt, effort_limits=effort_limits)
         self.num_envs = num_envs
         self.dt = float(self.model.opt.timestep)
         self.joint_names = tuple(joint.name for joint in robot.joints)
-        joints = [_object_id(self.model, mujoco.mjtObj.mjOBJ_JOINT, name) for name in self.joint_names]
-        self._actuators = np.array(
-            [_object_id(self.model, mujoco.mjtObj.mjOBJ_ACTUATOR, name) for name in self.joint_names], np.intp
-        )
-        limits = np.array(effort_limits or [joint.effort_limit for joint in robot.joints])
-        self.model.actuator_forcerange[self._actuators] = np.stack((-limits, limits), axis=1)
-        self.model.actuator_forcelimited[self._actuators] = True
-        self.batch = Batch(self.model, num_envs, nthread=num_threads)
-        self._has_sensors = self.model.nsensor > 0
-        self._fields: dict[str, npt.NDArray[np.float64]] = {}
-        self.qpos = self.batch.bind("qpos")
-        self.qvel = self.batch.bind("qvel")
-        self.ctrl = self.batch.bind("ctrl")
-        self._force = self.batch.bind("actuator_force")
+        self._batch = Batch(self.model, num_envs, nthread=num_threads)
+        self._models: tuple[mujoco.MjModel, ...] = ()
+        self._stage = mujoco.mjtStage.mjSTAGE_NONE
+
+        self.qpos = self._batch.bind("qpos")
+        self.qvel = self._batch.bind("qvel")
+        self.ctrl = self._batch.bind("ctrl")
+        self._state = {name: values for name in _STATE if (values := self._batch.bind(name)).size}
+        self._force = self._batch.bind("actuator_force")
+        self._sensors = self._batch.bind("sensordata")
+        self._sites = self._batch.bind("site_xpos")
+        joints = [mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_JOINT, name) for name in self.joint_names]
         self._qpos_columns = _columns([int(self.model.jnt_qposadr[joint]) for joint in joints])
         self._qvel_columns = _columns([int(self.model.jnt_dofadr[joint]) for joint in joints])
-        self._state = {name: self.batch.bind(name) for name in _STATE if self.batch.bind(name).size}
-        self._bias = self._expand("actuator_biasprm")
-        self._sensors = self.batch.bind("sensordata") if self._has_sensors else None
-        self.batch.forward()
+        self._bind_feet()
+
+        self._gains = np.zeros((num_envs, 2, len(joints)))
+        self._term = np.zeros((num_envs, len(joints)))
+        self._bias: Array | None = None
+        self._fields: dict[str, Array] = {}
+        self._places: dict[str, tuple[Place, ...]] = {}
+        self._unsettled = np.zeros(num_envs, np.bool_)
+        self._settled = True
+        self._batch.forward()
+
+    def _bind_feet(self) -> None:
+        """Find the feet's places and forces in the outputs."""
+        feet = [foot_object(self.model, foot) for foot in self.robot.feet]
+        if len({kind for kind, _ in feet}) > 1:
+            raise InputError(f"robot {self.robot.name}: feet: expected geoms or bodies, got both; name one kind")
+        of_bodies = bool(feet) and feet[0][0] == mujoco.mjtObj.mjOBJ_BODY
+        self._centres = self._batch.bind("xpos" if of_bodies else "geom_xpos") if feet else self.qpos[:, None, :3]
+        self._feet = _columns([identifier for _, identifier in feet]) if feet else slice(0)
+        forces = [self._sensor_columns(FOOT_FORCE + foot) for foot in self.robot.feet]
+        columns = slice(forces[0].start, forces[-1].stop) if forces else slice(0)
+        self._contact = self._sensors[:, columns].reshape(self.num_envs, len(forces), 3)
 
     @property
-    def joint_pos(self) -> npt.NDArray[np.float64]:
+    def batch(self) -> Batch:
+        """The batch below, with all that was randomized in force."""
+        self._settle()
+        return self._batch
+
+    @property
+    def joint_pos(self) -> Array:
         """Positions of the actuated joints [rad], shape (N, J)."""
         return self.qpos[:, self._qpos_columns]
 
     @property
-    def joint_vel(self) -> npt.NDArray[np.float64]:
+    def joint_vel(self) -> Array:
         """Velocities of the actuated joints [rad/s], shape (N, J)."""
         return self.qvel[:, self._qvel_columns]
 
     @property
-    def joint_effort(self) -> npt.NDArray[np.float64]:
+    def joint_effort(self) -> Array:
         """Efforts of the last physics step [N·m], shape (N, J)."""
-        return self._force[:, self._actuators]
+        return self._force
 
-    def sensor(self, name: str) -> npt.NDArray[np.float64]:
+    @property
+    def feet_force(self) -> Array:
+        """Magnitude of the net contact force on each foot [N], shape (N, F), one physics step old."""
+        return np.sqrt(np.einsum("nfi,nfi->nf", self._contact, self._contact))
+
+    @property
+    def feet_pos(self) -> Array:
+        """Centres of the feet (of a body: its origin) in the world [m], shape (N, F, 3), one physics step old."""
+        return self._centres[:, self._feet]
+
+    def site_pos(self, name: str) -> Array:
+        """Return the live position of a site in the world [m], shape (N, 3), one physics step old.
+
+        Raises:
+            InputError: The MJCF has no such site.
+        """
+        return self._sites[:, _object_id(self.model, mujoco.mjtObj.mjOBJ_SITE, name)]
+
+    def sensor(self, name: str) -> Array:
         """Return the live output of the sensor `name`, shape (N, width).
+
+        It is current after `step`, unless it measures accelerations or forces, which are one physics step old.
 
         Raises:
             InputError: The MJCF has no such sensor.
         """
+        columns = self._sensor_columns(name)
         sensor = _object_id(self.model, mujoco.mjtObj.mjOBJ_SENSOR, name)
-        assert self._sensors is not None
-        start = int(self.model.sensor_adr[sensor])
-        return self._sensors[:, start : start + int(self.model.sensor_dim[sensor])]
+        if self.model.sensor_needstage[sensor] <= int(mujoco.mjtStage.mjSTAGE_VEL):
+            self._stage = mujoco.mjtStage.mjSTAGE_VEL
+        return self._sensors[:, columns]
 
-    def set_command(self, command: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:
+    def _sensor_columns(self, name: str) -> slice:
+        sensor = _object_id(self.model, mujoco.mjtObj.mjOBJ_SENSOR, name)
+        start = int(self.model.sensor_adr[sensor])
+        return slice(start, start + int(self.model.sensor_dim[sensor]))
+
+    def set_command(self, command: Array, env_ids: EnvIds | None = None) -> None:
         """Hold command blocks, shape (n, 5, J): stiffness and damping go into the actuators' affine bias."""
+        self._set_gains(command[:, KP : KD + 1], env_ids)
         kp, kd = command[:, KP], command[:, KD]
-        drive = kp * command[:, POSITION] + kd * command[:, VELOCITY] + command[:, EFFORT]
-        if env_ids is None:
-            self.ctrl[:, self._actuators] = drive
-            self._bias[:, self._actuators, 1] = -kp
-            self._bias[:, self._actuators, 2] = -kd
+        if env_ids is not None:
+            self.ctrl[env_ids] = kp * command[:, POSITION] + kd * command[:, VELOCITY] + command[:, EFFORT]
             return
-        rows = env_ids[:, None]
-        self.ctrl[rows, self._actuators] = drive
-        self._bias[rows, self._actuators, 1] = -kp
-        self._bias[rows, self._actuators, 2] = -kd
+        np.multiply(kp, command[:, POSITION], out=self.ctrl)
+        np.multiply(kd, command[:, VELOCITY], out=self._term)
+        self.ctrl += self._term
+        self.ctrl += command[:, EFFORT]
+
+    def _set_gains(self, gains: Array, env_ids: EnvIds | None) -> None:
+        """Write kp and kd, shape (n, 2, J), where they differ from those in force: they seldom do."""
+        rows = slice(None) if env_ids is None else env_ids
+        if np.array_equal(self._gains[rows], gains):
+            return
+        self._gains[rows] = gains
+        if self._models:
+            self._set_gains_of_models()
+            return
+        if self._bias is None:
+            self._bias = self._batch.expand("actuator_biasprm")
+        self._bias[rows, :, _BIAS] = -gains.swapaxes(1, 2)
+
+    def _set_gains_of_models(self) -> None:
+        of_model: dict[int, Array] = {}
+        for model, gains in zip(self._models, self._gains, strict=True):
+            if not np.array_equal(of_model.setdefault(id(model), gains), gains):
+                raise InputError(
+                    "command: environments that share a model need the same kp and kd; give each a model of its own"
+                )
+            model.actuator_biasprm[:, _BIAS] = -gains.T
+        self._batch.set_models(self._models)
 
     def step(self, n: int = 1) -> None:
         """Advance every environment by n physics steps."""
-        stage = mujoco.mjtStage.mjSTAGE_VEL if self._has_sensors else mujoco.mjtStage.mjSTAGE_NONE
-        self.batch.step(nstep=n, stage=stage)
+        self._settle()
+        self._batch.step(nstep=n, stage=self._stage)
 
     def reset(self, env_ids: EnvIds | None = None) -> None:
-        """Put environments into the model's initial state; randomized parameters stay."""
-        self.batch.reset(env_ids)
+        """Put environments into the model's initial state; randomized parameters stay. Outputs are zero."""
+        self._settle()
+        self._batch.reset(env_ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
 
-    def refresh(self) -> None:
-        """Run the forward dynamics so that efforts and sensors agree with a state that was written to."""
-        self.batch.forward()
+    def refresh(self, env_ids: EnvIds | None = None) -> None:
+        """Run the forward dynamics so that outputs agree with a state that was written to."""
+        self._settle()
+        self._batch.forward(env_ids)
 
-    def randomize(self, param: str, values: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:
-        """Set the robot's parameter `param`, shape (n,), in `env_ids` (None: all).
+    def randomize(self, param: str, values: Array, env_ids: EnvIds | None = None) -> None:
+        """Set a physical parameter to `values`, shape (n,), in `env_ids` (None: all).
+
+        `param` is the robot's name for it or a place in the model, see `sim2real.sim.places`.
 
         Raises:
-            InputError: The robot has no such parameter.
+            InputError: There is no such parameter or place; a value is not finite; or `set_models` was called.
         """
+        if param not in self._places:
+            self._places[param] = places_of(self.robot, self.model, param)
+        if self._models:
+            raise InputError(f"parameter {param!r}: environments have models of their own (set_models): change those")
+        if not np.isfinite(values).all():
+            raise InputError(f"parameter {param!r}: expected finite values, got {values[~np.isfinite(values)][0]}")
         rows = slice(None) if env_ids is None else env_ids
-        located = [self._locate(place) for place in self.robot.parameter(param).places]
-        for field, index in located:
-            self._expand(field)[(rows, *index)] = values
-        if any(field in _CONSTANTS_FROM for field, _ in located):
-            self.batch.set_const(env_ids)
+        for place in self._places[param]:
+            self._expand(place.field)[(rows, *place.index)] = values
+            if _has_constants(place.field):
+                self._unsettled[rows] = True
+                self._settled = False
 
-    def _locate(self, address: str) -> tuple[str, tuple[int, ...]]:
-        """Resolve ``field/object[index]`` to the field's name and the index after the environment's."""
-        match = _FIELD.fullmatch(address)
-        if match is None:
-            raise InputError(
-                f"robot {self.robot.name}: parameter field {address!r}: expected field/object or field/object[i]"
-            )
-        field = match["field"]
-        identifier = _object_id(self.model, _OBJECT_OF_PREFIX[field.partition("_")[0]], match["object"])
-        if field.startswith("dof_"):
-            identifier = int(self.model.jnt_dofadr[identifier])
-        return field, (identifier,) if match["index"] is None else (identifier, int(match["index"]))
-
-    def _expand(self, field: str) -> npt.NDArray[np.float64]:
+    def _expand(self, field: str) -> Array:
         if field not in self._fields:
-            self._fields[field] = self.batch.expand(field)
+            self._fields[field] = self._batch.expand(field)
         return self._fields[field]
 
+    def _settle(self) -> None:
+        """Let the constants that MuJoCo derives follow the parameters, once for all that were set."""
+        if self._settled:
+            return
+        self._batch.set_const(np.flatnonzero(self._unsettled))
+        self._unsettled[:] = False
+        self._settled = True
+
+    def set_models(self, models: Sequence[mujoco.MjModel]) -> None:
+        """Give each environment its own model, e.g. with other meshes or terrain, compiled from a variant of `spec`.
+
+        They differ from `model` in values and shapes, not in what there is. Their gains are written by `set_command`.
+
+        Args:
+            models: One per environment; environments may share one.
+
+        Raises:
+            InputError: A model does not fit, or parameters were set before.
+        """
+        if len(models) != self.num_envs:
+            raise InputError(f"set_models: expected {self.num_envs} models, one per environment, got {len(models)}")
+        if self._fields or self._bias is not None:
+            raise InputError("set_models: parameters or gains were set before; call it on a new simulation")
+        for number, model in enumerate(models):
+            if model.opt.timestep != self.dt:
+                raise InputError(f"set_models: models[{number}]: expected a step of {self.dt} s, got {model.opt.timestep}")
+        try:
+            self._batch.set_models(models)
+        except mujoco.FatalError as error:
+            raise InputError(f"set_models: {error}; compile the models from variants of `spec`") from error
+        self._models = tuple(models)
+        self._batch.forward()
+
     def snapshot(self) -> Snapshot:
-        """Return a copy of the integration state and of all per-environment parameters."""
+        """Return a copy of the integration state, the gains and all per-environment parameters.
+
+        Models that `set_models` gave are not in it.
+        """
         state = {name: values.copy() for name, values in self._state.items()}
-        return state | {_MODEL + field: values.copy() for field, values in self._fields.items()}
+        fields = {_MODEL + field: values.astype(np.float64) for field, values in self._fields.items()}
+        return state | fields | {_GAINS: self._gains.copy()}
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue exactly from a snapshot of a simulation of the same robot and size.
+        """Continue exactly from a snapshot of a simulation of the same robot, scene and size.
 
-        `joint_effort` and sensors are those of the next step: they are outputs, not state.
+        `joint_effort`, feet and sensors are those of the next step: they are outputs, not state.
         """
-        for name, values in snapshot.items():
-            if name.startswith(_MODEL):
-                self._expand(name.removeprefix(_MODEL))[:] = values
-        if any(field in _CONSTANTS_FROM for field in self._fields):
-            self.batch.set_const()
+        fields = {name.removeprefix(_MODEL) for name in snapshot if name.startswith(_MODEL)}
+        for field in fields | self._fields.keys():
+            values = snapshot.get(_MODEL + field)
+            self._expand(field)[:] = field_values(self.model, field) if values is None else values
+            if _has_constants(field):
+                self._unsettled[:] = True
+                self._settled = False
+        self._settle()
+        self._set_gains(snapshot[_GAINS], None)
         for name, values in self._state.items():
             values[:] = snapshot[name]
 
 
-def _silence() -> None:
-    """Let MuJoCo keep its warnings of unstable simulations to itself, in this whole process.
-
-    Of each it would write a line to the console and one to MUJOCO_LOG.TXT in the working directory; they stay counted.
-    """
-    config = mujoco.MjLogConfig.get()
-    config.logto_file = config.logto_console = False
-    config.set()
+def _has_constants(field: str) -> bool:
+    return field in _CONSTANTS_FROM or field.startswith("opt.")
 
 
 def _object_id(model: mujoco.MjModel, kind: mujoco.mjtObj, name: str) -> int:
@@ -206,6 +312,7 @@ def _object_id(model: mujoco.MjModel, kind: mujoco.mjtObj, name: str) -> int:
 
 
 def _columns(addresses: Sequence[int]) -> slice | npt.NDArray[np.intp]:
-    """Addresses as a slice where they are consecutive, so that reading them is a view and not a copy."""
-    start, stop = addresses[0], addresses[0] + len(addresses)
-    return slice(start, stop) if list(addresses) == list(range(start, stop)) else np.array(addresses, np.intp)
+    """Addresses as a slice where they are evenly spaced, so that reading them is a view and not a copy."""
+    step = addresses[1] - addresses[0] if len(addresses) > 1 else 1
+    even = range(addresses[0], addresses[0] + step * len(addresses), step) if step > 0 else range(0)
+    return slice(even.start, even.stop, step) if list(addresses) == list(even) else np.array(addresses, np.intp)

@@ -10,40 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
-from sim2real.errors import ContractError, InputError
+from sim2real.errors import InputError
 from sim2real.layout import SignalLayout, command_shape
-from sim2real.robots import Robot, get_robot
 from sim2real.signals import SIGNALS
 from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
 
-__all__ = ["MAX_DELAY", "Plant", "make_sim"]
+__all__ = ["MAX_DELAY", "Plant"]
 
 MAX_DELAY = 0.1
 """Longest command delay [s] that a plant can simulate."""
-
-
-def make_sim(contract: PolicyContract, num_envs: int, *, num_threads: int = 1) -> BatchedSim:
-    """Make the `mujoco` simulation of a contract's robot, with the contract's physics step and effort limits.
-
-    Raises:
-        ContractError: The contract's joints are not the robot's.
-    """
-    from sim2real.sim.mujoco import MujocoSim
-
-    robot: Robot = get_robot(contract.identity.robot)
-    limits = {joint.name: joint.effort_limit for joint in contract.joints}
-    known = {joint.name for joint in robot.joints}
-    if limits.keys() != known:
-        raise ContractError(
-            f"contract.joints: robot {robot.name} has the joints {sorted(known)}, the contract names {sorted(limits)}"
-        )
-    return MujocoSim(
-        robot,
-        num_envs,
-        dt=contract.timing.physics_step_ns * 1e-9,
-        effort_limits=[limits[joint.name] for joint in robot.joints],
-        num_threads=num_threads,
-    )
 
 
 class Plant:

@@ -19,8 +19,9 @@ from sim2real.contract import PolicyContract
 from sim2real.errors import ContractError, InputError
 from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY
 from sim2real.robots import Robot, RobotJoint, RobotParameter, get_robot
+from sim2real.sim.engines import make_sim
 from sim2real.sim.mujoco import MujocoSim
-from sim2real.sim.plant import Plant, make_sim
+from sim2real.sim.plant import Plant
 from sim2real.tasks import get_task
 from sim2real.tasks.base import unpublished
 

@@ -1,0 +1,161 @@
+"""Physical parameters by their place in MuJoCo's model: ``geom_friction/FL_foot[0]``, ``opt.gravity[2]``.
+
+A place is ``field/object[index]`` with a field of `mjModel`, the name of the object that the field describes, and an
+index where that object has several values: ``body_ipos/trunk[2]``. Fields of degrees of freedom (``dof_...``) and of
+positions (``qpos0``, ``qpos_spring``) are named by their joint. Options of the whole model are ``opt.field[index]``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import mujoco
+import numpy as np
+import numpy.typing as npt
+from mujoco.batch import MODEL_FIELDS
+
+from sim2real.errors import InputError
+from sim2real.robots import Robot
+
+__all__ = ["Place", "field_values", "find_place", "places_of"]
+
+_OBJECT: Final = re.compile(r"(?P<field>\w+)/(?P<object>.+?)(?P<index>(?:\[\d+\])*)")
+_OPTION: Final = re.compile(r"(?P<field>opt\.\w+)(?P<index>(?:\[\d+\])*)")
+_KINDS: Final = {
+    "body": mujoco.mjtObj.mjOBJ_BODY,
+    "jnt": mujoco.mjtObj.mjOBJ_JOINT,
+    "dof": mujoco.mjtObj.mjOBJ_JOINT,
+    "qpos0": mujoco.mjtObj.mjOBJ_JOINT,
+    "qpos": mujoco.mjtObj.mjOBJ_JOINT,
+    "geom": mujoco.mjtObj.mjOBJ_GEOM,
+    "site": mujoco.mjtObj.mjOBJ_SITE,
+    "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR,
+    "tendon": mujoco.mjtObj.mjOBJ_TENDON,
+    "eq": mujoco.mjtObj.mjOBJ_EQUALITY,
+    "pair": mujoco.mjtObj.mjOBJ_PAIR,
+    "cam": mujoco.mjtObj.mjOBJ_CAMERA,
+    "light": mujoco.mjtObj.mjOBJ_LIGHT,
+    "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
+}
+"""What the objects of a field are, by the field's first word."""
+_RESERVED: Final = {
+    "opt.timestep": "the physics step is the same everywhere; it is given when the simulation is made",
+    "actuator_biasprm": "it holds the gains, which every command sets",
+}
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of a model."""
+
+    field: str
+    """As `mujoco.batch` names it."""
+    index: tuple[int, ...]
+    """Where in the field."""
+
+
+def places_of(robot: Robot, model: mujoco.MjModel, param: str) -> tuple[Place, ...]:
+    """Return where a parameter lies: one of the robot's, by its name, or one number of the model, by its place.
+
+    Raises:
+        InputError: There is no such parameter or place; the message lists near names.
+    """
+    if any(parameter.name == param for parameter in robot.parameters) or not _is_place(param):
+        return tuple(find_place(model, place) for place in robot.parameter(param).places)
+    return (find_place(model, param),)
+
+
+def find_place(model: mujoco.MjModel, place: str) -> Place:
+    """Return the field and the index that ``field/object[index]`` or ``opt.field[index]`` stands for.
+
+    Raises:
+        InputError: The field, the object or the index does not exist, or the field is no physical quantity.
+    """
+    match = _OPTION.fullmatch(place) or _OBJECT.fullmatch(place)
+    if match is None:
+        raise InputError(f"parameter {place!r}: expected field/object, field/object[index] or opt.field[index]")
+    field = match["field"]
+    _check_field(model, place, field)
+    values = field_values(model, field)
+    index = tuple(int(number) for number in re.findall(r"\d+", match["index"]))
+    if field.startswith("opt."):
+        _check_index(place, index, values.shape)
+        return Place(field=field, index=index)
+    first, rows = _rows(model, place, field, match["object"])
+    if rows == 1:
+        _check_index(place, index, values.shape[1:])
+        return Place(field=field, index=(first, *index))
+    _check_index(place, index, (rows, *values.shape[1:]))
+    return Place(field=field, index=(first + index[0], *index[1:]))
+
+
+def field_values(model: mujoco.MjModel, field: str) -> npt.NDArray[np.float64]:
+    """Return a field as the model has it, by the name that `mujoco.batch` gives it."""
+    holder = model.opt if field.startswith("opt.") else model
+    return np.asarray(getattr(holder, field.removeprefix("opt.")))
+
+
+def _is_place(param: str) -> bool:
+    return "/" in param or param.startswith("opt.")
+
+
+def _check_field(model: mujoco.MjModel, place: str, field: str) -> None:
+    if field in _RESERVED:
+        raise InputError(f"parameter {place!r}: {field} cannot be set: {_RESERVED[field]}")
+    known = _fields(model)
+    if field not in known:
+        raise InputError(f"parameter {place!r}: no physical field {field!r} in a model{_near(field, known)}")
+
+
+def _fields(model: mujoco.MjModel) -> tuple[str, ...]:
+    """Fields of real numbers that describe named objects or the whole model."""
+    return tuple(
+        name
+        for name in sorted(MODEL_FIELDS - _RESERVED.keys())
+        if (name.startswith("opt.") or name.partition("_")[0] in _KINDS)
+        and field_values(model, name).dtype.kind == "f"
+    )
+
+
+def _rows(model: mujoco.MjModel, place: str, field: str, name: str) -> tuple[int, int]:
+    """Return the first row of the field that describes the object, and how many do."""
+    prefix = field.partition("_")[0]
+    kind = _KINDS[prefix]
+    identifier = mujoco.mj_name2id(model, kind, name)
+    if identifier < 0:
+        count = model.njnt if kind == mujoco.mjtObj.mjOBJ_JOINT else len(field_values(model, field))
+        names = [mujoco.mj_id2name(model, kind, each) for each in range(count)]
+        what = kind.name.removeprefix("mjOBJ_").lower()
+        raise InputError(f"parameter {place!r}: no {what} named {name!r} in the model{_near(name, filter(None, names))}")
+    if prefix not in {"dof", "qpos0", "qpos"}:
+        return identifier, 1
+    of_positions = prefix != "dof"
+    first = int((model.jnt_qposadr if of_positions else model.jnt_dofadr)[identifier])
+    return first, _rows_of_joint(int(model.jnt_type[identifier]), of_positions=of_positions)
+
+
+def _rows_of_joint(kind: int, *, of_positions: bool) -> int:
+    if kind == int(mujoco.mjtJoint.mjJNT_FREE):
+        return 7 if of_positions else 6
+    if kind == int(mujoco.mjtJoint.mjJNT_BALL):
+        return 4 if of_positions else 3
+    return 1
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3)
+    if close:
+        return f"; did you mean {' or '.join(repr(each) for each in close)}?"
+    return f"; there are {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}" if names else "; there is none"
+
+
+def _check_index(place: str, index: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True)):
+        return
+    last = "".join(f"[{size - 1}]" for size in shape)
+    expected = f"give an index from {'[0]' * len(shape)} to {last}" if shape else "it is one number; leave the index out"
+    raise InputError(f"parameter {place!r}: {expected}")
