@@ -32,7 +32,7 @@ PARAMETERS: Final[dict[str, Literal["> 0", ">= 0", ">= 0 and < 1", "!= 0"]]] = {
     "network.velocity_scale": "!= 0",
     "network.effort_scale": "!= 0",
 }
-"""Every number of a joint's drive, by the name under which it is randomized, and what is allowed beside being finite."""
+"""Every number of a joint's drive, by the name under which it is randomized: what is allowed beside being finite."""
 
 
 def check_parameter(name: str, values: float | npt.NDArray[np.float64]) -> None:
