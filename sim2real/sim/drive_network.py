@@ -28,8 +28,8 @@ _FLOAT32: Final = "tensor(float)"
 class LearnedActuators:
     """The joints that share one model.
 
-    After Hwangbo et al., "Learning agile and dynamic motor skills for legged robots", 2019: effort from what the joint's
-    position error and velocity were.
+    After Hwangbo et al., "Learning agile and dynamic motor skills for legged robots", 2019: effort from what position
+    error and velocity have been.
 
     Two sets of bound buffers take turns: the history of one step is copied, one place older, into the next one's.
 

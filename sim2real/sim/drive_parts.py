@@ -79,18 +79,18 @@ class GearFriction:
         f_k = clip(s_k, −G, G),    stuck at k: |s_k| ≤ G,    effort on the joint: u_k − f_k
 
     Why so. To stop a joint of inertia M under a load d within the step takes f = M v_k/dt + u_k + d. The load (gravity,
-    contact, other joints) is known only from the last step, d = M (v_k − v_{k−1})/dt − u_{k−1} + f_{k−1}; the sum is the
-    first line with I = M. A sliding joint thus stops dead in the step in which it would have reversed, and a resting
-    one takes up every change of the motor's effort at once and stays exactly where it is. While it slides, a jump of u
-    is no reason to change f, hence the condition. Summed up over steps, f is a spring of stiffness I/dt² with a damper
+    contact, other joints) is known only from the last step, d = M (v_k − v_{k−1})/dt − u_{k−1} + f_{k−1}; the sum is
+    the first line with I = M. A sliding joint thus stops dead in the step in which it would have reversed, and friction
+    takes up every change of the motor's effort on a resting one at once: it stays exactly where it is. While it slides,
+    a jump of u is no reason to change f, hence the condition. Summed up over steps, f is a spring of stiffness I/dt² with a damper
     I/dt that slips at G: an elastoplastic bristle (Dupont, Hayward, Armstrong, Altpeter, "Single state elastoplastic
     friction models", 2002), which neither creeps under a load below breakaway, as Dahl's and LuGre's do, nor needs the
     velocity band of Karnopp's (Olsson, Åström, Canudas de Wit, Gäfvert, Lischinsky, "Friction models and friction
     compensation", 1998). A load that comes up moves the joint by about d dt²/I before it is held.
 
     I need not be M. With r = I/M a stuck joint follows z² − 2 (1 − r) z + (1 − r) = 0, stable for 0 < r < 4/3; with
-    several joints, r are the eigenvalues of M⁻¹ diag(I). A rotor's inertia is contained in the armature on M's diagonal,
-    so that r ≤ 1 in every pose. Friction is bounded by what stops the joint, viscous friction included: no value of any
+    several joints, r are the eigenvalues of M⁻¹ diag(I). A rotor's inertia is contained in the armature on M's
+    diagonal, so that r ≤ 1 in every pose. Friction is bounded by what stops the joint, viscous friction included: no value of any
     parameter makes it unstable.
 
     Attributes:
@@ -149,7 +149,7 @@ class GearFriction:
         np.copyto(self._last_velocity, velocity, where=where)
 
     def apply(self, velocity: Array, last_effort: Array, effort: Array) -> None:
-        """Subtract friction from the motor's `effort` in place; `last_effort`, of the step before, becomes this step's."""
+        """Subtract friction from the motor's `effort` in place; what it was becomes `last_effort`, the motor's before."""
         self._compute_budget(velocity, effort)
         np.multiply(velocity, 2.0, out=self._stop)
         self._stop -= self._last_velocity
@@ -186,14 +186,14 @@ class GearFriction:
 class Backlash:
     """Play between the rotor and the link: a gap in which no effort is transmitted.
 
-    The rotor has a position and a velocity of its own within the gap, p and w; the link's are q and v. Motor, PD law and
-    friction act on the rotor, where most robots have their encoder. With half gap h and rotor inertia I:
+    The rotor has a position and a velocity of its own within the gap, p and w; the link's are q and v. PD law, motor
+    and friction act on the rotor, where most robots have their encoder. With half gap h and rotor inertia I:
 
     - In contact (c = ±1) the rotor rides on the flank, p = q + c h, w = v, and its effort goes to the link. It leaves
       the flank when its effort pulls away from it, c u < 0.
     - In the gap its effort moves the rotor alone and the link feels none:
-      w += dt u / (I + dt (kd + dt kp)), p += dt w: linearly implicit in the PD law, because a loop that is tuned for the
-      whole link would be unstable on the bare rotor.
+      w += dt u / (I + dt (kd + dt kp)), p += dt w: linearly implicit in the PD law, because a loop that is tuned for
+      the whole link would be unstable on the bare rotor.
     - It lands when |p − q| ≥ h. The impact is plastic, as in the limit of a stiff damped mesh (Nordin, Gutman,
       "Controlling mechanical systems with backlash: a survey", 2002): the link gets the rotor's momentum relative to
       it, as the effort I (w − v)/dt in that one step.

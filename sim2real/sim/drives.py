@@ -118,8 +118,8 @@ class DriveModel:
     def randomize(self, field: str, joint: str, values: Array, env_ids: EnvIds | None = None) -> None:
         """Set a parameter of a joint's drive to one value per environment of `env_ids` (None: all), shape (n,).
 
-        `field` is a name of `sim2real.robots.drives.PARAMETERS`, e.g. ``motor.stall_effort``. A ``friction.static`` below
-        ``friction.coulomb`` counts as equal to it.
+        `field` is a name of `sim2real.robots.drives.PARAMETERS`, e.g. ``motor.stall_effort``. Static friction below
+        Coulomb friction counts as equal to it.
 
         Raises:
             InputError: There is no such joint or parameter, the joint has no such part, or a value is not allowed.
@@ -168,7 +168,7 @@ class DriveModel:
         return self._backlash.position, self._backlash.velocity
 
     def _control(self, command: Array, position: Array, velocity: Array, out: Array) -> None:
-        """kp (position − q) + kd (velocity − qd) + effort, in this order."""
+        """Compute kp (position − q) + kd (velocity − qd) + effort, in this order."""
         np.subtract(command[:, POSITION], position, out=out)
         out *= command[:, KP]
         np.subtract(command[:, VELOCITY], velocity, out=self._term)
@@ -192,9 +192,8 @@ class DriveModel:
         if joint not in self.joint_names:
             raise InputError(f"drive.{field}/{joint}: unknown joint; {_near(joint, self.joint_names)}")
         owners = [name for known, name in self._parameters if known == field]
-        raise InputError(
-            f"drive.{field}/{joint}: the joint's drive has none; joints with it: {', '.join(owners) or '-'}"
-        )
+        having = ", ".join(owners) or "none"
+        raise InputError(f"drive.{field}/{joint}: not a part of the joint's drive; joints that have it: {having}")
 
     def _list_parameters(self, joints: Sequence[RobotJoint]) -> dict[tuple[str, str], Array]:
         """Find the column of each parameter that a joint has, by field and joint."""
