@@ -54,9 +54,7 @@ def make_sim(
         case "mujoco":
             from sim2real.sim.mujoco import MujocoSim
 
-            return MujocoSim(
-                robot, num_envs, scene=scene, dt=dt, effort_limits=effort_limits, num_threads=num_threads
-            )
+            return MujocoSim(robot, num_envs, scene=scene, dt=dt, effort_limits=effort_limits, num_threads=num_threads)
         case "mujoco_warp":
             from sim2real.sim.mujoco_warp import MujocoWarpSim
 

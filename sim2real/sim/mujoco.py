@@ -265,7 +265,9 @@ class MujocoSim:
             raise InputError("set_models: parameters or gains were set before; call it on a new simulation")
         for number, model in enumerate(models):
             if model.opt.timestep != self.dt:
-                raise InputError(f"set_models: models[{number}]: expected a step of {self.dt} s, got {model.opt.timestep}")
+                raise InputError(
+                    f"set_models: models[{number}]: expected a step of {self.dt} s, got {model.opt.timestep}"
+                )
         try:
             self._batch.set_models(models)
         except mujoco.FatalError as error:

@@ -115,8 +115,7 @@ def _fields(model: mujoco.MjModel) -> tuple[str, ...]:
     return tuple(
         name
         for name in sorted(MODEL_FIELDS - _RESERVED.keys())
-        if (name.startswith("opt.") or name.partition("_")[0] in _KINDS)
-        and field_values(model, name).dtype.kind == "f"
+        if (name.startswith("opt.") or name.partition("_")[0] in _KINDS) and field_values(model, name).dtype.kind == "f"
     )
 
 
@@ -129,7 +128,9 @@ def _rows(model: mujoco.MjModel, place: str, field: str, name: str) -> tuple[int
         count = model.njnt if kind == mujoco.mjtObj.mjOBJ_JOINT else len(field_values(model, field))
         names = [mujoco.mj_id2name(model, kind, each) for each in range(count)]
         what = kind.name.removeprefix("mjOBJ_").lower()
-        raise InputError(f"parameter {place!r}: no {what} named {name!r} in the model{_near(name, filter(None, names))}")
+        raise InputError(
+            f"parameter {place!r}: no {what} named {name!r} in the model{_near(name, filter(None, names))}"
+        )
     if prefix not in {"dof", "qpos0", "qpos"}:
         return identifier, 1
     of_positions = prefix != "dof"
@@ -157,5 +158,7 @@ def _check_index(place: str, index: tuple[int, ...], shape: tuple[int, ...]) -> 
     if len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True)):
         return
     last = "".join(f"[{size - 1}]" for size in shape)
-    expected = f"give an index from {'[0]' * len(shape)} to {last}" if shape else "it is one number; leave the index out"
+    expected = (
+        f"give an index from {'[0]' * len(shape)} to {last}" if shape else "it is one number; leave the index out"
+    )
     raise InputError(f"parameter {place!r}: {expected}")
