@@ -289,9 +289,9 @@ class _Sampler:
         together = {} if content.covariance is None else dict.fromkeys(content.covariance.names)
         alone = [row for row, each in enumerate(ranges) if each.distribution != "fixed" and each.name not in together]
         self._alone = np.array(alone, np.intp)
-        self._alone_low, self._alone_high = _bounds([ranges[row] for row in alone])
+        self._alone_low, self._alone_width = _bounds([ranges[row] for row in alone])
         self._together = np.array([self._names.index(name) for name in together], np.intp)
-        self._low, self._high = _bounds([ranges[row] for row in self._together])
+        self._low, self._width = _bounds([ranges[row] for row in self._together])
         self._root = None if content.covariance is None else _square_root(_correlation(content.covariance))
         self._logarithmic = np.array(
             [row for row, each in enumerate(ranges) if each.distribution == "log_uniform"], np.intp
@@ -302,12 +302,14 @@ class _Sampler:
         values = np.empty((len(self._names), num_envs))
         values[:] = self._nominal
         if len(self._alone):
-            values[self._alone] = rng.uniform(self._alone_low, self._alone_high, (len(self._alone), num_envs))
+            drawn = rng.random((len(self._alone), num_envs))
+            drawn *= self._alone_width
+            drawn += self._alone_low
+            values[self._alone] = drawn
         if self._root is not None:
             # Not a matrix product: that of a BLAS may depend on its number of threads in the last bit.
             normal = np.einsum("ij,jn->in", self._root, rng.standard_normal((len(self._root), num_envs)))
-            drawn = self._low + (self._high - self._low) * _normal_cdf(normal)
-            values[self._together] = np.minimum(drawn, self._high)
+            values[self._together] = self._low + self._width * _normal_cdf(normal)
         if len(self._logarithmic):
             values[self._logarithmic] = np.exp(values[self._logarithmic])
         return dict(zip(self._names, values, strict=True))
@@ -322,13 +324,13 @@ def _singles(parameter: ParameterRange) -> list[ParameterRange]:
 
 
 def _bounds(ranges: list[ParameterRange]) -> tuple[Floats, Floats]:
-    """Return the bounds of a uniform draw, shape (P, 1) each: of the logarithm where that is uniform."""
+    """Return low and width of a uniform draw, shape (P, 1) each: of the logarithm where that is uniform."""
     pairs = [
         (math.log(each.low), math.log(each.high)) if each.distribution == "log_uniform" else (each.low, each.high)
         for each in ranges
     ]
     bounds = np.array(pairs).reshape(-1, 2)
-    return bounds[:, :1], bounds[:, 1:]
+    return bounds[:, :1], bounds[:, 1:] - bounds[:, :1]
 
 
 def _square_root(correlation: Floats) -> Floats:
