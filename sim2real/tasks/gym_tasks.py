@@ -243,8 +243,8 @@ class _ActionScale:
         low, high = (np.asarray(bound, np.float64).ravel() for bound in (space.low, space.high))
         bounded = np.isfinite(low) & np.isfinite(high)
         self._clip = np.where(bounded, 1.0, np.inf).astype(np.float32)
-        self._scale = np.where(bounded, 0.5 * (high - low), 1.0)
-        self._offset = np.where(bounded, 0.5 * (high + low), 0.0)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        self._scale, self._offset = 0.5 * (high - low), 0.5 * (high + low)
 
     def scaled(self, action: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         """Return actions, shape (N, A), in the library's unit, type and shape."""
