@@ -112,6 +112,14 @@ class BatchedSim(Protocol):
         """
         ...
 
+    def nominal(self, place: str) -> float:
+        """Return what the robot's model holds at a place, whatever was randomized.
+
+        Raises:
+            InputError: There is no such place; the message lists near names.
+        """
+        ...
+
     def snapshot(self) -> Snapshot:
         """Return a copy of all state and parameters."""
         ...

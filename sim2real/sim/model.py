@@ -38,6 +38,7 @@ def load_model(
     - with `scene.ground`, planes and height fields of its world give way to the geom `GROUND`. Where two geoms of the
       same priority touch, the larger friction counts, as everywhere in MuJoCo;
     - each of `robot.feet`, a geom or else a body, gets a sensor `FOOT_FORCE` + name;
+    - no body counts as simple: MuJoCo leaves out the products of inertia of those, which randomization may bring;
     - a simulation that becomes unstable is not reset in silence: NaN stays visible.
 
     Args:
@@ -60,6 +61,8 @@ def load_model(
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     for key in list(spec.keys):
         spec.delete(key)
+    for body in spec.bodies:
+        body.simple = 0
     _drive(robot, spec, [joint.effort_limit for joint in robot.joints] if effort_limits is None else effort_limits)
     if scene.ground:
         _lay_ground(spec, scene)

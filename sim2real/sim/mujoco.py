@@ -15,7 +15,7 @@ from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY
 from sim2real.robots import Robot
 from sim2real.sim.base import EnvIds, Snapshot
 from sim2real.sim.model import FOOT_FORCE, foot_object, load_model
-from sim2real.sim.places import Place, field_values, places_of
+from sim2real.sim.places import Place, field_values, nominal_value, places_of
 from sim2real.sim.scene import EMPTY, Scene
 
 __all__ = ["MujocoSim"]
@@ -234,6 +234,14 @@ class MujocoSim:
             if _has_constants(place.field):
                 self._unsettled[rows] = True
                 self._settled = False
+
+    def nominal(self, place: str) -> float:
+        """Return what the robot's model holds at a place, whatever was randomized.
+
+        Raises:
+            InputError: There is no such place; the message lists near names.
+        """
+        return nominal_value(self.model, place)
 
     def _expand(self, field: str) -> Array:
         if field not in self._fields:

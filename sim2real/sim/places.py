@@ -21,7 +21,7 @@ from mujoco.batch import MODEL_FIELDS
 from sim2real.errors import InputError
 from sim2real.robots import Robot
 
-__all__ = ["Place", "field_values", "find_place", "places_of"]
+__all__ = ["Place", "field_values", "find_place", "nominal_value", "places_of"]
 
 _OBJECT: Final = re.compile(r"(?P<field>\w+)/(?P<object>.+?)(?P<index>(?:\[\d+\])*)")
 _OPTION: Final = re.compile(r"(?P<field>opt\.\w+)(?P<index>(?:\[\d+\])*)")
@@ -90,6 +90,16 @@ def find_place(model: mujoco.MjModel, place: str) -> Place:
         return Place(field=field, index=(first, *index))
     _check_index(place, index, (rows, *values.shape[1:]))
     return Place(field=field, index=(first + index[0], *index[1:]))
+
+
+def nominal_value(model: mujoco.MjModel, place: str) -> float:
+    """Return what a model holds at a place.
+
+    Raises:
+        InputError: There is no such place; the message lists near names.
+    """
+    found = find_place(model, place)
+    return float(field_values(model, found.field)[found.index])
 
 
 def field_values(model: mujoco.MjModel, field: str) -> npt.NDArray[np.float64]:
