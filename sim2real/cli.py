@@ -52,6 +52,14 @@ COMMANDS = (
         "demo", "Walk the whole path once, from logs to verdict", "sim2real_hil.demo", "DemoArgs", "run_demo", "all"
     ),
     Command(
+        "robots",
+        "List the robots, or describe one",
+        "sim2real.robots.commands",
+        "RobotsArgs",
+        "run_robots",
+        "sim",
+    ),
+    Command(
         "tasks", "List the tasks and what each is about", "sim2real.tasks.commands", "TasksArgs", "run_tasks", "sim"
     ),
     Command(

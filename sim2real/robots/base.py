@@ -10,6 +10,7 @@ import msgspec
 
 from sim2real import plugins
 from sim2real.errors import InputError
+from sim2real.extras import require
 from sim2real.robots.drives import IDEAL, Drive
 
 __all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
@@ -115,9 +116,20 @@ def robot_names() -> tuple[str, ...]:
 def get_robot(name: str) -> Robot:
     """Return the robot called `name`.
 
+    Args:
+        name: One of `robot_names()`; the path of an MJCF, which ends in ``.xml``; or ``menagerie:`` and the name of a
+            model of MuJoCo Menagerie, which is downloaded on first use.
+
     Raises:
-        InputError: There is no such robot, or what a package gives is not one.
+        InputError: There is no such robot, what a package gives is not one, or the MJCF cannot be used.
+        MissingExtraError: MuJoCo, or `mujoco-menagerie`, is needed and not installed.
     """
+    if name.startswith("menagerie:") or name.endswith(".xml"):
+        require("mujoco", "sim")
+        # Reading MJCF loads MuJoCo; the robots that ship with the toolkit are known without it.
+        from sim2real.robots.mjcf import robot_from_menagerie, robot_from_mjcf
+
+        return robot_from_menagerie(name) if name.startswith("menagerie:") else robot_from_mjcf(name)
     robot = plugins.load("robot", _BUILT_IN, name)
     if not isinstance(robot, Robot):
         raise InputError(f"robot {name!r}: expected a sim2real.robots.Robot, got {type(robot).__name__}")

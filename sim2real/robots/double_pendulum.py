@@ -13,8 +13,8 @@ from sim2real.robots.base import ParameterSet, Robot, RobotJoint, RobotParameter
 
 __all__ = ["ROBOT"]
 
-# Rotor inertia times the square of the gear ratio 6. MuJoCo's armature leaves out that the elbow's rotor is carried by the
-# upper link: Ir in M[0, 0] (0.03 % of it) and -6 Ir in M[0, 1] (at most 2 % of it).
+# Rotor inertia times the square of the gear ratio 6. An armature leaves out that the elbow's rotor rides on the upper
+# link: Ir in M[0, 0] (at most 0.2 % of it) and -6 Ir in M[0, 1] (at most 2 % of it).
 _ROTOR: Final = 6.287203962819607e-05 * 6.0**2
 
 

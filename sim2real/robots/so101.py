@@ -1,8 +1,8 @@
 """The SO-101, a desk arm with a gripper, driven by six Feetech STS3215 servos (12 V).
 
 Sources: joint frames, ranges, inertias, effort limit, stiffness, friction and armature of the arm's public description;
-the servo's datasheet: 45 rpm without load, stall torque 2.94 N·m (the description grants 3.35 N·m). The servo's own damping
-is part of the joint's, so kd is 0. Default pose: the middle of all travel, as calibrated.
+the servo's datasheet: 45 rpm without load, stall torque 2.94 N·m (the description grants 3.35 N·m). The servo's own
+damping is part of the joint's, so kd is 0. Default pose: the middle of all travel, as calibrated.
 """
 
 from __future__ import annotations

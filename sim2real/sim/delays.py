@@ -1,4 +1,4 @@
-"""Delays between a policy and its robot, as data: how long, of what, how often lost; `sim2real.sim.links` computes them.
+"""Delays between a policy and its robot, as data: how long, of what, how often lost; `sim2real.sim.links` obeys them.
 
 Two things can be late, and a spec says which: a *command* (the block of targets and gains, on its way from the policy
 to the actuators; never the torque that follows from it) and an *observation* (a measurement, on its way from the sensor

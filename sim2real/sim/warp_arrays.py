@@ -1,0 +1,122 @@
+"""What the engines on Warp share: devices, arrays that live on one, and their NumPy twins on the host.
+
+Warp compiles its kernels at their first use, which takes tens of seconds, and keeps them in WARP_CACHE_PATH, or else in
+the user's cache folder (~/.cache/warp on Linux).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import warp as wp
+
+from sim2real.errors import InputError
+
+__all__ = ["Array", "Mirror", "device_of", "flat", "put", "rows_of"]
+
+Array = npt.NDArray[np.float64]
+DeviceArray = Any
+"""A `warp.array`; its element type and shape are known only when it runs."""
+
+_QUIET: Final = wp.LOG_ERROR
+
+
+def device_of(name: str | None) -> Any:
+    """Return the Warp device called `name`; None: the first GPU where there is one, else the CPU.
+
+    Raises:
+        InputError: There is no such device.
+    """
+    wp.config.log_level = max(wp.config.log_level, _QUIET)  # no banner, and no line for each module that is loaded
+    wp.init()
+    if name is None:
+        return wp.get_device("cuda:0" if wp.is_cuda_available() else "cpu")
+    known = [str(device) for device in wp.get_devices()]
+    if name not in known:
+        without = "" if wp.is_cuda_available() else "; Warp finds no NVIDIA GPU or no driver for it"
+        raise InputError(f"device {name!r}: unknown; allowed here: {', '.join(known)}{without}")
+    return wp.get_device(name)
+
+
+def flat(array: DeviceArray) -> DeviceArray:
+    """Return a view of a float array, of any element type, as shape (rows, floats in a row)."""
+    rows = array.shape[0]
+    width = array.size * int(wp.types.type_size(array.dtype)) // max(rows, 1)
+    return wp.array(ptr=array.ptr, dtype=wp.float32, shape=(rows, width), device=array.device)
+
+
+def rows_of(values: npt.NDArray[Any], rows: int) -> npt.NDArray[np.float32]:
+    """Return values as float32 of shape (rows, values in a row), contiguous."""
+    return np.ascontiguousarray(np.broadcast_to(values, (rows, *values.shape[1:])), np.float32).reshape(rows, -1)
+
+
+def put(
+    target: DeviceArray,
+    values: npt.NDArray[Any],
+    rows: npt.NDArray[np.intp] | None,
+    columns: npt.NDArray[np.intp] | None = None,
+) -> None:
+    """Write values, shape (n, c) or (1, c) for all rows alike, to rows and columns (None: all) of a flat array."""
+    count = target.shape[0] if rows is None else len(rows)
+    width = target.shape[1] if columns is None else len(columns)
+    if count == 0 or width == 0:
+        return
+    device = target.device
+    where = np.arange(count) if rows is None else rows
+    which = np.arange(width) if columns is None else columns
+    wp.launch(
+        _put,
+        dim=(count, width),
+        inputs=[
+            wp.array(where.astype(np.int32), dtype=wp.int32, device=device),
+            wp.array(which.astype(np.int32), dtype=wp.int32, device=device),
+            wp.array(rows_of(values, count), dtype=wp.float32, device=device),
+        ],
+        outputs=[target],
+        device=device,
+    )
+
+
+class Mirror:
+    """A float64 array on the host beside the float32 array of a device that it shows. Either may be written.
+
+    `upload` carries over what was written on the host since the last `upload` or `download`, number by number, so that
+    what others wrote on the device (a trainer, through a torch view) stays.
+
+    Attributes:
+        host: The array on the host; always the same object.
+    """
+
+    def __init__(self, array: DeviceArray, shape: tuple[int, ...]) -> None:
+        self._array = flat(array)
+        self.host: Array = np.empty(shape)
+        self._seen: Array = np.empty(shape)
+        self.download()
+
+    def upload(self) -> None:
+        """Write what changed on the host to the device, rounded to float32 on both."""
+        changed = self.host != self._seen
+        if not changed.any():
+            return
+        self.host[changed] = self.host[changed].astype(np.float32)
+        merged = np.where(changed, self.host, self._array.numpy().reshape(self.host.shape))
+        put(self._array, merged.reshape(len(merged), -1), None)
+        self._seen[changed] = self.host[changed]
+
+    def download(self) -> None:
+        """Show what the device holds."""
+        self.host[...] = self._array.numpy().reshape(self.host.shape)
+        self._seen[...] = self.host
+
+
+@wp.kernel(enable_backward=False)
+def _put(
+    rows: wp.array[int],
+    columns: wp.array[int],
+    values: wp.array2d[float],
+    target: wp.array2d[float],
+) -> None:
+    i, j = wp.tid()
+    target[rows[i], columns[j]] = values[i, j]
