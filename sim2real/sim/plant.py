@@ -6,31 +6,68 @@ what it is proved on cannot differ.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
-from sim2real.layout import SignalLayout, command_shape
-from sim2real.signals import SIGNALS
+from sim2real.layout import EFFORT, POSITION, SignalLayout, command_shape
+from sim2real.randomization import COMMAND_DELAY
 from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
+from sim2real.sim.delays import MAX_DELAY, DelaySpec
+from sim2real.sim.drives import DriveModel
+from sim2real.sim.links import CommandLink, SignalLink
+from sim2real.sim.rotation import rotate_inverse
+from sim2real.sim.sensors import SensorModel, SensorSpec
 
-__all__ = ["MAX_DELAY", "Plant"]
+__all__ = ["MAX_DELAY", "OBSERVATION_DELAY", "Plant"]
 
-MAX_DELAY = 0.1
-"""Longest command delay [s] that a plant can simulate."""
+Array = npt.NDArray[np.float64]
+
+OBSERVATION_DELAY: Final = "observation_delay"
+"""Name of the parameter that delays observations [s], in all groups of `DelaySpec.observations`."""
+_DRIVE: Final = "drive."
+_SENSOR: Final = "sensor."
+_JOINT_SIGNALS: Final = ("joint_pos", "joint_vel", "joint_effort")
+_UNLIMITED: Final = 1e9
+"""Effort [N·m] that no drive reaches: the limits are the drive model's, and the engine keeps out."""
 
 
 class Plant:
     """`num_envs` simulated robots as a policy meets them. Joints are matched by name.
 
+    A control step is `step`, then `sense`. What is not in `sensors` and `delays` is exact and at once, and costs
+    nothing; a generator is needed only where something is drawn. One generator's state, with `snapshot`, resumes
+    exactly.
+
+    Args:
+        contract: The contract.
+        sim: The simulation below; it steps at the contract's physics step.
+        sensors: Errors of the measurements; None: they are exact.
+        delays: What is late between policy and robot; None: nothing.
+
+    Raises:
+        InputError: A spec names a joint or signal that is not there; the message lists near names.
+
     Attributes:
         sim: The simulation below.
-        delay_steps: Physics steps between `step`'s command and its effect, one per environment, shape (N,); set by
-            `set_delay`. What is delayed is the command, not the torque.
+        layout: Where each signal lies in the measurement vector.
+        decimation: Physics steps per control step.
+        drives: The drives between commands and joints; ideal ones are the engine's.
     """
 
-    def __init__(self, contract: PolicyContract, sim: BatchedSim) -> None:
+    def __init__(
+        self,
+        contract: PolicyContract,
+        sim: BatchedSim,
+        *,
+        sensors: SensorSpec | None = None,
+        delays: DelaySpec | None = None,
+    ) -> None:
         self.sim = sim
         self.layout = SignalLayout(contract)
         self.decimation = contract.timing.decimation
@@ -38,81 +75,278 @@ class Plant:
         in_order = order == list(range(len(order)))
         self._from_sim = None if in_order else np.array(order, np.intp)
         self._to_sim = None if in_order else np.argsort(order)
-        self._joint_sources = [
-            (self.layout.slices[name], name) for name in self.layout.names if SIGNALS[name].per_joint
+        self._now = 0
+        self._readers = [
+            (self.layout.slices[name], self._reader(name)) for name in self.layout.names if name not in _JOINT_SIGNALS
         ]
-        self._sensors = [
-            (self.layout.slices[name], sim.sensor(name)) for name in self.layout.names if not SIGNALS[name].per_joint
-        ]
-        depth = int(np.ceil(MAX_DELAY / (self.decimation * sim.dt))) + 2
-        self._queue = np.zeros((depth, sim.num_envs, *command_shape(contract)))
-        self._newest = 0
-        self.delay_steps = np.zeros(sim.num_envs, np.intp)
+        self.drives = self._make_drives(contract)
+        self._effort = np.zeros((sim.num_envs, *command_shape(contract)))
+        shape = (sim.num_envs, sim.dt, self.decimation)
+        spec = delays or DelaySpec()
+        self._commands = CommandLink(spec.commands, sim.joint_names, *shape)
+        self._signals = SignalLink(spec.observations, self.layout.slices, *shape) if spec.observations else None
+        period = contract.timing.control_period_ns * 1e-9
+        self._sensors = None if sensors is None else SensorModel(sensors, self.layout, sim.num_envs, period)
+        self._measured = np.zeros((sim.num_envs, self.layout.size))
 
-    def read(self, out: npt.NDArray[np.float64]) -> None:
-        """Write the present measurements into `out`, shape (N, S), in `SignalLayout` order."""
-        for columns, name in self._joint_sources:
-            values = getattr(self.sim, name)
-            out[:, columns] = values if self._from_sim is None else values[:, self._from_sim]
-        for columns, sensor in self._sensors:
-            out[:, columns] = sensor
+    def _make_drives(self, contract: PolicyContract) -> DriveModel:
+        sim = self.sim
+        limits = {joint.name: joint.effort_limit for joint in contract.joints}
+        drives = DriveModel(sim.robot.joints, [limits[name] for name in sim.joint_names], sim.num_envs, sim.dt)
+        if not drives.ideal:
+            for name in sim.joint_names:
+                for index, sign in enumerate((-1.0, 1.0)):
+                    sim.randomize(f"actuator_forcerange/{name}[{index}]", np.full(sim.num_envs, sign * _UNLIMITED))
+        return drives
 
-    def set_delay(self, delay: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:
+    @property
+    def command_delay(self) -> Array:
+        """Command delay in force, before jitter [s], shape (N, groups)."""
+        return self._commands.delay
+
+    def read(self, out: Array, env_ids: EnvIds | None = None) -> None:
+        """Write the exact measurements of `env_ids` (None: all) into their rows of `out`, shape (N, S).
+
+        They are in `SignalLayout` order, and what a perfect sensor in the real one's place would say: a joint's are its
+        motor's, on the near side of its play.
+        """
+        rows = slice(None) if env_ids is None else env_ids
+        # A simulation that has left the real numbers has its own row, and nobody is told of it here.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for name, values in zip(_JOINT_SIGNALS, self._joints(), strict=True):
+                chosen = values[rows]
+                out[rows, self.layout.slices[name]] = chosen if self._from_sim is None else chosen[:, self._from_sim]
+            for columns, reader in self._readers:
+                out[rows, columns] = reader(rows)
+
+    def sense(self, out: Array, rng: np.random.Generator | None = None, env_ids: EnvIds | None = None) -> None:
+        """Write what policies get into the rows `env_ids` (None: all) of `out`, shape (N, S), once per control step.
+
+        A measurement is delayed, then the sensor's errors are put on it; a policy that has it already keeps it as it
+        was. Without sensors and observation delays this is `read`.
+
+        Raises:
+            ValueError: Something is drawn, and there is no generator.
+        """
+        self.read(out, env_ids)
+        if self._sensors is None and self._signals is None:
+            return
+        rows = slice(None) if env_ids is None else env_ids
+        part = out[rows]
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if self._signals is not None:
+                self._signals.fetch(part, self._now, env_ids, rng)
+            if self._sensors is not None:
+                self._sensors.apply(part, env_ids, rng)
+            if self._signals is not None:
+                self._signals.hold(part, env_ids)
+        if env_ids is not None:
+            out[rows] = part
+
+    def reset(self, command: Array, env_ids: EnvIds | None = None, rng: np.random.Generator | None = None) -> None:
+        """Begin episodes in `env_ids` (None: all), in the state that the simulation already has.
+
+        Nothing is on its way any more, `command`, shape (N, 5, J), is in force, and delays, biases, offsets and the
+        mounting of sensors are drawn.
+
+        Raises:
+            ValueError: Something is drawn, and there is no generator.
+        """
+        rows = slice(None) if env_ids is None else env_ids
+        if self._sensors is not None:
+            self._sensors.reset(rows, rng)
+        self._commands.reset(self._for_actuators(command[rows], rows), rows, rng)
+        self.drives.reset(env_ids)
+        self.drives.motor_effort[rows] = 0.0
+        self._hold(env_ids)
+        if self._signals is not None:
+            self.read(self._measured, env_ids)
+            self._signals.reset(self._measured[rows], self._now, rows, rng)
+
+    def step(self, command: Array, rng: np.random.Generator | None = None) -> None:
+        """Advance one control period under `command`, shape (N, 5, J), each environment's after its delay.
+
+        Raises:
+            ValueError: Something is drawn, and there is no generator.
+        """
+        block = self._for_actuators(command, slice(None))
+        if self._signals is None and self._commands.is_idle(self._now):
+            self._commands.in_force[:] = block
+            self._hold(None)
+            self._advance(self.decimation)
+            return
+        self._commands.send(block, self._now, rng)
+        self._run(self.decimation)
+
+    def drive(self, command: Array, steps: int) -> None:
+        """Advance by physics steps under `command`, shape (N, 5, J), without delay: for a plant in real time."""
+        self._commands.in_force[:] = self._for_actuators(command, slice(None))
+        self._hold(None)
+        self._run(steps)
+
+    def set_delay(self, delay: Array, env_ids: EnvIds | None = None) -> None:
         """Delay the commands of `env_ids` (None: all) by `delay` [s], shape (n,), rounded to physics steps.
+
+        What is delayed is the command, not the torque. It holds from now on, in all groups of joints and in place of
+        what a spec would draw; commands on their way keep their delay.
 
         Raises:
             InputError: A delay is negative, not finite or above `MAX_DELAY`.
         """
-        if not np.all((delay >= 0.0) & (delay <= MAX_DELAY)):
-            raise InputError(f"command delay: expected 0 to {MAX_DELAY} s, got {delay.min()} to {delay.max()}")
-        rows = slice(None) if env_ids is None else env_ids
-        self.delay_steps[rows] = np.rint(delay / self.sim.dt).astype(np.intp)
+        self._commands.set_delay(delay, slice(None) if env_ids is None else env_ids)
 
-    def reset(self, command: npt.NDArray[np.float64], env_ids: EnvIds | None = None) -> None:
-        """Forget the commands on their way in `env_ids` (None: all): `command`, shape (N, 5, J), is in force."""
-        rows = slice(None) if env_ids is None else env_ids
-        self._queue[:, rows] = command[rows] if self._to_sim is None else command[rows][..., self._to_sim]
-        self.sim.set_command(self._queue[self._newest, rows], env_ids)
+    def randomize(self, name: str, values: Array, env_ids: EnvIds | None = None) -> None:
+        """Set a parameter to one value per environment of `env_ids` (None: all), shape (n,).
 
-    def step(self, command: npt.NDArray[np.float64]) -> None:
-        """Advance one control period under `command`, shape (N, 5, J), each environment's after its delay."""
-        self._newest = (self._newest + 1) % len(self._queue)
-        self._queue[self._newest] = command if self._to_sim is None else command[..., self._to_sim]
-        if not self.delay_steps.any():
-            self.sim.set_command(self._queue[self._newest])
-            self.sim.step(self.decimation)
+        Args:
+            name: ``command_delay``; ``observation_delay`` (from the next episode on); ``drive.<parameter>/<joint>``;
+                ``sensor.<error>/<signal>``, ``sensor.imu_tilt`` or ``sensor.encoder_offset``; else the simulation's.
+            values: In the parameter's unit.
+            env_ids: The environments.
+
+        Raises:
+            InputError: There is no such parameter; the message lists near names. Or a value is not allowed.
+        """
+        rows = slice(None) if env_ids is None else env_ids
+        if name == COMMAND_DELAY:
+            self._commands.set_delay(values, rows)
+        elif name == OBSERVATION_DELAY:
+            if self._signals is None:
+                raise InputError(f"{name}: expected a plant whose DelaySpec has observations, which says what is late")
+            self._signals.set_delay(values, rows)
+        elif name.startswith(_DRIVE):
+            field, _, joint = name.removeprefix(_DRIVE).partition("/")
+            self.drives.randomize(field, joint, values, env_ids)
+        elif name.startswith(_SENSOR):
+            if self._sensors is None:
+                raise InputError(f"{name}: expected a plant with a SensorSpec, which says what errors there are")
+            self._sensors.randomize(name.removeprefix(_SENSOR), values, rows)
+        else:
+            self._randomize_sim(name, values, env_ids)
+
+    def _randomize_sim(self, name: str, values: Array, env_ids: EnvIds | None) -> None:
+        try:
+            self.sim.randomize(name, values, env_ids)
+        except InputError as error:
+            near = difflib.get_close_matches(name, (COMMAND_DELAY, OBSERVATION_DELAY), n=1)
+            if not near:
+                raise
+            raise InputError(f"{error}; did you mean {near[0]}?") from error
+
+    def _joints(self) -> tuple[Array, Array, Array]:
+        """Positions, velocities and efforts as the joints' own sensors have them, in the simulation's order."""
+        sim = self.sim
+        if self.drives.ideal:
+            return sim.joint_pos, sim.joint_vel, sim.joint_effort
+        position, velocity = sim.joint_pos.copy(), sim.joint_vel.copy()
+        self.drives.read_encoders(position, velocity)
+        return position, velocity, self.drives.motor_effort
+
+    def _reader(self, name: str) -> Callable[[slice | EnvIds], Array]:
+        """Return what gives the values of a signal of the base for some environments."""
+        sim = self.sim
+        if sim.robot.base == "floating" and name in _BASE_SIGNALS:
+            compute = _BASE_SIGNALS[name]
+            return lambda rows: compute(sim.qpos[rows, 3:7], sim.qvel[rows, :6])
+        values = sim.sensor(name)
+        return lambda rows: values[rows]
+
+    def _for_actuators(self, command: Array, rows: slice | EnvIds) -> Array:
+        """Command blocks as the actuators of `rows` take them: in the simulation's order, by their encoders' zeros."""
+        if self._sensors is not None and self._sensors.offsets_encoders:
+            command = command.copy()
+            command[:, POSITION] -= self._sensors.encoder_offset[rows]
+        return command if self._to_sim is None else command[..., self._to_sim]
+
+    def _run(self, steps: int) -> None:
+        """Advance by physics steps, and stop where a command arrives or a measurement must be kept."""
+        end = self._now + steps
+        due = set(self._commands.due(end))
+        kept = set[int]() if self._signals is None else set(self._signals.record_at(self._now, steps))
+        for stop in sorted(due | kept):
+            self._advance(stop - self._now)
+            if stop in kept and self._signals is not None:
+                self.read(self._measured)
+                self._signals.record(self._measured, stop)
+            if stop in due:
+                self._hold(self._commands.deliver(stop))
+        self._advance(end - self._now)
+
+    def _hold(self, env_ids: EnvIds | None) -> None:
+        """Give the engine the commands in force, if it is the one that computes the drives."""
+        if self.drives.ideal:
+            in_force = self._commands.in_force
+            self.sim.set_command(in_force if env_ids is None else in_force[env_ids], env_ids)
+
+    def _advance(self, steps: int) -> None:
+        """Advance by physics steps under the commands in force."""
+        self._now += steps
+        if self.drives.ideal:
+            if steps:
+                self.sim.step(steps)
             return
-        self._step_delayed()
-
-    def drive(self, command: npt.NDArray[np.float64], steps: int) -> None:
-        """Advance by physics steps under `command`, shape (N, 5, J), without delay: for a plant in real time."""
-        self.sim.set_command(command if self._to_sim is None else command[..., self._to_sim])
-        self.sim.step(steps)
-
-    def _step_delayed(self) -> None:
-        """Give each environment its command at the physics step where the delay ends."""
-        periods, substeps = np.divmod(self.delay_steps, self.decimation)
-        done = 0
-        for substep in np.unique(substeps):
-            if substep > done:
-                self.sim.step(int(substep) - done)
-                done = int(substep)
-            rows = np.flatnonzero(substeps == substep)
-            slots = (self._newest - periods[rows]) % len(self._queue)
-            self.sim.set_command(self._queue[slots, rows], rows)
-        self.sim.step(self.decimation - done)
+        for _ in range(steps):
+            self.drives.effort(self._commands.in_force, self.sim.joint_pos, self.sim.joint_vel, self._effort[:, EFFORT])
+            self.sim.set_command(self._effort)
+            self.sim.step()
 
     def snapshot(self) -> Snapshot:
         """Return a copy of everything that the next steps depend on."""
-        return self.sim.snapshot() | {
-            "plant.queue": self._queue.copy(),
-            "plant.newest": np.array(float(self._newest)),
-            "plant.delay_steps": self.delay_steps.astype(np.float64),
-        }
+        state = self.sim.snapshot() | self.drives.snapshot()
+        state["plant.now"] = np.full(self.sim.num_envs, float(self._now))
+        for prefix, part in self._parts():
+            state |= {prefix + name: values for name, values in part.snapshot().items()}
+        return state
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue exactly from what `snapshot` returned."""
+        """Continue exactly from what `snapshot` returned, of a plant made alike."""
         self.sim.restore(snapshot)
-        self._queue[:] = snapshot["plant.queue"]
-        self._newest = int(snapshot["plant.newest"])
-        self.delay_steps[:] = snapshot["plant.delay_steps"].astype(np.intp)
+        self.drives.restore(snapshot)
+        self._now = int(snapshot["plant.now"][0])
+        for prefix, part in self._parts():
+            part.restore(
+                {name.removeprefix(prefix): array for name, array in snapshot.items() if name.startswith(prefix)}
+            )
+
+    def _parts(self) -> list[tuple[str, CommandLink | SignalLink | SensorModel]]:
+        parts = (
+            ("plant.commands.", self._commands),
+            ("plant.signals.", self._signals),
+            ("plant.sensors.", self._sensors),
+        )
+        return [(prefix, part) for prefix, part in parts if part is not None]
+
+
+def _unit(quat: Array) -> Array:
+    return quat / np.sqrt(np.einsum("ni,ni->n", quat, quat))[:, None]
+
+
+def _base_quat(quat: Array, _: Array) -> Array:
+    return _unit(quat)
+
+
+def _base_ang_vel(_: Array, velocity: Array) -> Array:
+    return velocity[:, 3:]
+
+
+def _base_lin_vel(quat: Array, velocity: Array) -> Array:
+    return rotate_inverse(_unit(quat), velocity[:, :3])
+
+
+def _projected_gravity(quat: Array, _: Array) -> Array:
+    """Rᵀ (0, 0, −1): minus the last row of R."""
+    w, x, y, z = _unit(quat).T
+    out = np.empty((len(quat), 3))
+    out[:, 0] = 2.0 * (w * y - x * z)
+    out[:, 1] = -2.0 * (w * x + y * z)
+    out[:, 2] = 2.0 * (x * x + y * y) - 1.0
+    return out
+
+
+_BASE_SIGNALS: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "base_quat": _base_quat,
+    "base_ang_vel": _base_ang_vel,
+    "base_lin_vel": _base_lin_vel,
+    "projected_gravity": _projected_gravity,
+}
+"""What a floating base's generalised position and velocity, shapes (n, 4) and (n, 6), say of it."""

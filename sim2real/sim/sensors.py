@@ -7,14 +7,29 @@ finished sample, so that the last one stays.
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from sim2real.errors import InputError
+from sim2real.layout import SignalLayout
+from sim2real.signals import SIGNALS
+from sim2real.sim.base import EnvIds, Snapshot
+from sim2real.sim.links import require_generator
 
-__all__ = ["SensorSpec", "SignalErrors"]
+__all__ = ["SensorModel", "SensorSpec", "SignalErrors"]
+
+Array = npt.NDArray[np.float64]
+Rows = slice | EnvIds
+
+_RANDOMIZABLE: Final = ("noise", "bias", "bias_walk", "dropout")
+_MOUNTED: Final = ("imu_tilt", "encoder_offset")
+_BASE_VECTORS: Final = ("base_ang_vel", "base_lin_vel", "base_lin_acc", "projected_gravity")
 
 
 class SignalErrors(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,3 +76,251 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("imu_tilt", "encoder_offset"):
             if not 0.0 <= getattr(self, name) <= math.pi:
                 raise InputError(f"sensor.{name}: expected 0 to π rad, got {getattr(self, name)}")
+
+
+class SensorModel:
+    """Puts the errors of a spec on measurement vectors, one sample per control step.
+
+    Args:
+        spec: The errors.
+        layout: Where each signal lies.
+        num_envs: Number of environments.
+        control_period: Time between samples [s].
+
+    Attributes:
+        encoder_offset: What each encoder's zero is off by in this episode [rad], contract order, shape (N, J).
+
+    Raises:
+        InputError: The spec names a signal that is not measured; the message lists near names.
+    """
+
+    def __init__(self, spec: SensorSpec, layout: SignalLayout, num_envs: int, control_period: float) -> None:
+        for name in spec.signals:
+            _check_name(f"sensor errors of {name!r}", name, layout.names)
+        self._signals = {
+            name: _SignalSensor(name, layout.slices[name], errors, num_envs, control_period)
+            for name, errors in spec.signals.items()
+        }
+        self._amounts = {name: np.full(num_envs, float(getattr(spec, name))) for name in _MOUNTED}
+        self._joint_pos = layout.slices["joint_pos"]
+        self._base_quat = layout.slices.get("base_quat")
+        self._base_vectors = [layout.slices[name] for name in _BASE_VECTORS if name in layout.slices]
+        self.encoder_offset = np.zeros((num_envs, self._joint_pos.stop - self._joint_pos.start))
+        self._mount = np.zeros((num_envs, 4))
+        self._mount[:, 0] = 1.0
+        self._into_imu = _inverse_matrix(self._mount)
+        self._find_active()
+
+    def _find_active(self) -> None:
+        self.offsets_encoders = bool(self._amounts["encoder_offset"].any())
+        self._tilts = bool(self._amounts["imu_tilt"].any())
+
+    def reset(self, rows: Rows, rng: np.random.Generator | None) -> None:
+        """Begin episodes in `rows`: mount the sensors anew and draw their biases."""
+        if self._tilts:
+            rng = require_generator(rng, "the IMU's tilt is")
+            axis = rng.standard_normal(self._mount[rows, 1:].shape)
+            axis /= np.linalg.norm(axis, axis=1, keepdims=True)
+            angle = self._amounts["imu_tilt"][rows] * rng.random(len(axis))
+            self._mount[rows] = _quaternion(axis * angle[:, None])
+            self._into_imu[rows] = _inverse_matrix(self._mount[rows])
+        if self.offsets_encoders:
+            rng = require_generator(rng, "encoder offsets are")
+            amount = self._amounts["encoder_offset"][rows, None]
+            self.encoder_offset[rows] = amount * rng.uniform(-1.0, 1.0, self.encoder_offset[rows].shape)
+        for sensor in self._signals.values():
+            sensor.reset(rows, rng)
+
+    def apply(self, signals: Array, rows: EnvIds | None, rng: np.random.Generator | None) -> None:
+        """Turn exact measurements of `rows` (None: all), shape (n, S), into what the sensors say, in place."""
+        chosen = slice(None) if rows is None else rows
+        if self._tilts:
+            self._turn(signals, chosen)
+        if self.offsets_encoders:
+            signals[:, self._joint_pos] += self.encoder_offset[chosen]
+        for sensor in self._signals.values():
+            sensor.apply(signals[:, sensor.columns], chosen, rng)
+
+    def _turn(self, signals: Array, rows: Rows) -> None:
+        """See the world from the IMU's own axes: q ⊗ q_mount, and R_mountᵀ v."""
+        if self._base_quat is not None:
+            signals[:, self._base_quat] = _product(signals[:, self._base_quat], self._mount[rows])
+        for columns in self._base_vectors:
+            signals[:, columns] = np.einsum("nij,nj->ni", self._into_imu[rows], signals[:, columns])
+
+    def randomize(self, name: str, values: Array, rows: Rows) -> None:
+        """Set an error to one amount per environment of `rows`, shape (n,).
+
+        Args:
+            name: ``noise/joint_pos`` and the like (noise, bias, bias_walk, dropout), ``imu_tilt``, ``encoder_offset``;
+                what is drawn per episode changes at the next one.
+            values: In the unit of `SignalErrors` and `SensorSpec`.
+            rows: The environments.
+
+        Raises:
+            InputError: There is no such error, the spec has none of this signal, or a value is not allowed.
+        """
+        known = [*_MOUNTED, *(f"{field}/{signal}" for signal in self._signals for field in _RANDOMIZABLE)]
+        _check_name(f"sensor.{name}", name, known)
+        field, _, signal = name.partition("/")
+        highest = {"dropout": 1.0, "imu_tilt": math.pi, "encoder_offset": math.pi}.get(field, math.inf)
+        if not np.all((values >= 0.0) & (values <= highest) & np.isfinite(values)):
+            raise InputError(f"sensor.{name}: expected 0 to {highest:g}, got {values.min()} to {values.max()}")
+        if signal:
+            self._signals[signal].set_amount(field, values, rows)
+        else:
+            self._amounts[field][rows] = values
+            self._find_active()
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of everything that later samples depend on."""
+        state = {"mount": self._mount.copy(), "encoder_offset": self.encoder_offset.copy()}
+        state |= {f"amount.{name}": values.copy() for name, values in self._amounts.items()}
+        for sensor in self._signals.values():
+            state |= sensor.snapshot()
+        return state
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue exactly from what `snapshot` returned."""
+        self._mount[:] = snapshot["mount"]
+        self._into_imu[:] = _inverse_matrix(self._mount)
+        self.encoder_offset[:] = snapshot["encoder_offset"]
+        for name, values in self._amounts.items():
+            values[:] = snapshot[f"amount.{name}"]
+        for sensor in self._signals.values():
+            sensor.restore(snapshot)
+        self._find_active()
+
+
+class _SignalSensor:
+    """The errors of one signal in all environments."""
+
+    def __init__(self, name: str, columns: slice, errors: SignalErrors, num_envs: int, control_period: float) -> None:
+        self.name = name
+        self.columns = columns
+        self._is_quaternion = name == "base_quat"
+        self._is_direction = name == "projected_gravity"
+        self._step = errors.step
+        if self._is_quaternion and errors.step:
+            raise InputError(
+                f"sensor.step of {name!r}: expected 0: rounded, it would be no quaternion; got {errors.step}"
+            )
+        self._root_period = math.sqrt(control_period)
+        self._amounts = {field: np.full((num_envs, 1), float(getattr(errors, field))) for field in _RANDOMIZABLE}
+        width = columns.stop - columns.start
+        self._bias = np.zeros((num_envs, 3 if self._is_quaternion else width))
+        self._last = np.zeros((num_envs, width))
+        self._has_last = np.zeros((num_envs, 1), np.bool_)
+        # Joints have an encoder each; what else there is comes in one sample.
+        self._samples = width if SIGNALS[name].per_joint else 1
+        self._find_active()
+
+    def _find_active(self) -> None:
+        self._active = {field: bool(values.any()) for field, values in self._amounts.items()}
+        self._is_biased = self._active["bias"] or self._active["bias_walk"]
+
+    def set_amount(self, field: str, values: Array, rows: Rows) -> None:
+        self._amounts[field][rows, 0] = values
+        self._find_active()
+
+    def reset(self, rows: Rows, rng: np.random.Generator | None) -> None:
+        self._has_last[rows] = False
+        self._bias[rows] = 0.0
+        if self._active["bias"]:
+            rng = require_generator(rng, f"the bias of {self.name} is")
+            self._bias[rows] = self._amounts["bias"][rows] * rng.uniform(-1.0, 1.0, self._bias[rows].shape)
+
+    def apply(self, values: Array, rows: Rows, rng: np.random.Generator | None) -> None:
+        if self._is_biased or self._active["noise"]:
+            self._displace(values, self._error(rows, rng))
+        if self._step:
+            values /= self._step
+            np.rint(values, out=values)
+            values *= self._step
+        if self._active["dropout"]:
+            self._drop(values, rows, rng)
+
+    def _error(self, rows: Rows, rng: np.random.Generator | None) -> Array:
+        """Bias and noise of this sample; the bias walks on."""
+        shape = self._bias[rows].shape
+        if self._active["bias_walk"]:
+            rng = require_generator(rng, f"the walk of {self.name}'s bias is")
+            stride = self._amounts["bias_walk"][rows] * self._root_period
+            self._bias[rows] += stride * rng.standard_normal(shape, np.float32)
+        if not self._active["noise"]:
+            return self._bias[rows]
+        noise = require_generator(rng, f"the noise of {self.name} is").standard_normal(shape, np.float32)
+        error = np.multiply(self._amounts["noise"][rows], noise, dtype=np.float64)
+        if self._is_biased:
+            error += self._bias[rows]
+        return error
+
+    def _displace(self, values: Array, error: Array) -> None:
+        """Add the error; attitudes turn instead."""
+        if self._is_quaternion:
+            values[:] = _product(values, _quaternion(error))
+            return
+        values += error
+        if self._is_direction:
+            values /= np.sqrt(np.einsum("ni,ni->n", values, values))[:, None]
+
+    def _drop(self, values: Array, rows: Rows, rng: np.random.Generator | None) -> None:
+        rng = require_generator(rng, f"the dropout of {self.name} is")
+        dropped = rng.random((len(values), self._samples), np.float32) < self._amounts["dropout"][rows]
+        dropped &= self._has_last[rows]
+        np.copyto(values, self._last[rows], where=dropped)
+        self._last[rows] = values
+        self._has_last[rows] = True
+
+    def _arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        state = {f"amount.{field}": values for field, values in self._amounts.items()}
+        state |= {"bias": self._bias, "last": self._last, "has_last": self._has_last}
+        return {f"{self.name}.{field}": values for field, values in state.items()}
+
+    def snapshot(self) -> Snapshot:
+        return {name: values.astype(np.float64) for name, values in self._arrays().items()}
+
+    def restore(self, snapshot: Snapshot) -> None:
+        for name, values in self._arrays().items():
+            values[:] = snapshot[name]
+        self._find_active()
+
+
+def _quaternion(rotation: Array) -> Array:
+    """Rotation vectors [rad], shape (n, 3), as quaternions, shape (n, 4): (cos ½|v|, v sin ½|v| / |v|)."""
+    half = 0.5 * np.sqrt(np.einsum("ni,ni->n", rotation, rotation))
+    quat = np.empty((len(rotation), 4))
+    quat[:, 0] = np.cos(half)
+    quat[:, 1:] = rotation * (0.5 * np.sinc(half / np.pi))[:, None]
+    return quat
+
+
+def _product(left: Array, right: Array) -> Array:
+    """Return left ⊗ right of unit quaternions, shape (n, 4), of unit length again."""
+    a, b, c, d = left.T
+    w, x, y, z = right.T
+    out = np.empty(left.shape)
+    out[:, 0] = a * w - b * x - c * y - d * z
+    out[:, 1] = a * x + b * w + c * z - d * y
+    out[:, 2] = a * y - b * z + c * w + d * x
+    out[:, 3] = a * z + b * y - c * x + d * w
+    out /= np.sqrt(np.einsum("ni,ni->n", out, out))[:, None]
+    return out
+
+
+def _inverse_matrix(quat: Array) -> Array:
+    """Return Rᵀ of unit quaternions, shape (n, 4) to (n, 3, 3)."""
+    w, x, y, z = quat.T
+    rows = (
+        (1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z), 2.0 * (x * z - w * y)),
+        (2.0 * (x * y - w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z + w * x)),
+        (2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, axis=1) for row in rows], axis=1)
+
+
+def _check_name(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"{what}: unknown; allowed: {', '.join(known)}{hint}")
