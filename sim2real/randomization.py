@@ -19,8 +19,10 @@ from sim2real.files import atomic_write, read_bytes
 
 __all__ = [
     "COMMAND_DELAY",
+    "DELAYS",
     "INERTIA",
     "INERTIA_COORDINATES",
+    "OBSERVATION_DELAY",
     "SCHEMA_VERSION",
     "Covariance",
     "HeldOutError",
@@ -29,6 +31,7 @@ __all__ = [
     "RandomizationFile",
     "read_randomization",
     "sample",
+    "validate",
     "write_randomization",
 ]
 
@@ -37,6 +40,9 @@ Floats = npt.NDArray[np.float64]
 SCHEMA_VERSION: Final = 2
 COMMAND_DELAY: Final = "command_delay"
 """Name of the parameter that delays commands [s]."""
+OBSERVATION_DELAY: Final = "observation_delay"
+"""Name of the parameter that delays measurements [s], in all groups of `DelaySpec.observations`."""
+DELAYS: Final = (COMMAND_DELAY, OBSERVATION_DELAY)
 INERTIA: Final = "inertia/"
 """What the names of a body's inertia begin with; see `ParameterRange.name`."""
 INERTIA_COORDINATES: Final = 10
@@ -52,7 +58,7 @@ class ParameterRange(_Part, frozen=True):
     """One physical parameter: its best value, and the values that the data do not exclude."""
 
     name: str
-    """`COMMAND_DELAY`, one of the robot's parameters, or a place in the simulated robot: ``body_mass/base``,
+    """One of `DELAYS`, one of the robot's parameters, or a place in the simulated robot: ``body_mass/base``,
     ``geom_friction/FL_foot[0]``, ``opt.gravity[2]``, ``drive.friction.coulomb/FL_hip_joint``; or
     ``inertia/<body>[k]``, the k-th of the ten coordinates of `sim2real.sim.inertia`, without ``[k]`` each of the ten.
     """
@@ -130,7 +136,7 @@ def write_randomization(path: Path, content: RandomizationFile) -> None:
     Raises:
         InputError: The content does not hold together, or the file cannot be written.
     """
-    _validate(content)
+    validate(content)
     with atomic_write(path) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
@@ -146,7 +152,7 @@ def read_randomization(path: Path) -> RandomizationFile:
         content = msgspec.convert(_upgraded(msgspec.json.decode(data)), RandomizationFile)
     except msgspec.DecodeError as error:
         raise InputError(f"{path}: {error}; make it anew with: sim2real calib fit") from error
-    _validate(content)
+    validate(content)
     return content
 
 
@@ -169,7 +175,12 @@ def _upgraded(raw: Any) -> Any:
     return {"covariance": None} | file | {"schema_version": SCHEMA_VERSION}
 
 
-def _validate(content: RandomizationFile) -> None:
+def validate(content: RandomizationFile) -> None:
+    """Check that the content holds together; `sim2real.tasks.ranges` checks it against a robot.
+
+    Raises:
+        InputError: It does not; the message names the field's path.
+    """
     for field in ("parameters", "log_parameters"):
         _check_ranges(f"randomization.{field}", getattr(content, field))
     for index, parameter in enumerate(content.parameters):
@@ -209,12 +220,12 @@ def _check_ranges(path: str, parameters: tuple[ParameterRange, ...]) -> None:
 
 
 def _check_meaning(path: str, parameter: ParameterRange) -> None:
-    if (parameter.name == COMMAND_DELAY) != (parameter.delays is not None):
+    if (parameter.name in DELAYS) != (parameter.delays is not None):
         raise InputError(
-            f"{path}.delays: expected what is delayed for {COMMAND_DELAY}, null for any other parameter, "
+            f"{path}.delays: expected what is delayed for {' and '.join(DELAYS)}, null for any other parameter, "
             f"got {parameter.delays!r} for {parameter.name}"
         )
-    only = "set" if parameter.name == COMMAND_DELAY else "add" if parameter.name.startswith(INERTIA) else None
+    only = "set" if parameter.name in DELAYS else "add" if parameter.name.startswith(INERTIA) else None
     if only is not None and parameter.operation != only:
         raise InputError(f"{path}.operation: expected {only} for {parameter.name}, got {parameter.operation}")
 

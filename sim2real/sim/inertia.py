@@ -20,6 +20,8 @@ mass's root mean square distance from it along each axis. So one small number, e
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -27,12 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
-from sim2real.randomization import INERTIA_COORDINATES
+from sim2real.randomization import INERTIA, INERTIA_COORDINATES
 from sim2real.sim.base import BatchedSim, EnvIds
 
 __all__ = [
     "Inertia",
     "apply_inertia",
+    "find_inertia",
     "from_log_cholesky",
     "from_pseudo_inertia",
     "inertia_places",
@@ -44,6 +47,7 @@ __all__ = [
 
 Array = npt.NDArray[np.float64]
 
+_NAME: Final = re.compile(re.escape(INERTIA) + r"(?P<body>.+?)(?:\[(?P<index>\d+)\])?")
 _UPPER: Final = ((0, 1, 0), (1, 2, 2))
 """Rows and columns of s12, s23, s13 in U."""
 _FLAT: Final = 1e-9
@@ -154,6 +158,22 @@ def perturbed(nominal: Inertia, coordinates: Array) -> Inertia:
     )
 
 
+def find_inertia(name: str) -> tuple[str, tuple[int, ...]]:
+    """Return the body and the coordinates that ``inertia/<body>`` or ``inertia/<body>[k]`` stands for.
+
+    Raises:
+        InputError: It is no such name, or there is no k-th coordinate.
+    """
+    match = _NAME.fullmatch(name)
+    index = -1 if match is None or match["index"] is None else int(match["index"])
+    if match is None or index >= INERTIA_COORDINATES:
+        raise InputError(
+            f"parameter {name!r}: expected {INERTIA}body, or {INERTIA}body[k] with k from 0 to "
+            f"{INERTIA_COORDINATES - 1}"
+        )
+    return match["body"], tuple(range(INERTIA_COORDINATES)) if index < 0 else (index,)
+
+
 def inertia_places(body: str) -> tuple[str, ...]:
     """Return the places of a body's mass, centre of mass, principal moments and axes: eleven numbers."""
     widths = {"body_ipos": 3, "body_inertia": 3, "body_iquat": 4}
@@ -163,18 +183,22 @@ def inertia_places(body: str) -> tuple[str, ...]:
     )
 
 
-def nominal_inertia(sim: BatchedSim, body: str) -> Inertia:
-    """Return the inertia that the model gives to a body, N = 1.
+def nominal_inertia(nominal: Callable[[str], float], body: str) -> Inertia:
+    """Return the inertia that a model gives to a body, N = 1.
+
+    Args:
+        nominal: What the model holds at a place: `BatchedSim.nominal`.
+        body: Name of the body.
 
     Raises:
         InputError: There is no such body; the message lists near names.
     """
-    values = np.array([sim.nominal(place) for place in inertia_places(body)])[None]
+    values = np.array([nominal(place) for place in inertia_places(body)])[None]
     return Inertia(mass=values[:, 0], com=values[:, 1:4], principal=values[:, 4:7], quat=values[:, 7:])
 
 
 def apply_inertia(
-    sim: BatchedSim, body: str, coordinates: Array, env_ids: EnvIds | None = None, nominal: Inertia | None = None
+    sim: BatchedSim, body: str, coordinates: Array, env_ids: EnvIds | None = None, *, nominal: Inertia | None = None
 ) -> None:
     """Give a body the nominal inertia, varied by `coordinates`, shape (n, 10), in `env_ids` (None: all).
 
@@ -188,7 +212,7 @@ def apply_inertia(
     Raises:
         InputError: There is no such body, or it has no inertia that a body can have.
     """
-    new = perturbed(nominal_inertia(sim, body) if nominal is None else nominal, coordinates)
+    new = perturbed(nominal_inertia(sim.nominal, body) if nominal is None else nominal, coordinates)
     columns = np.column_stack((new.mass, new.com, new.principal, new.quat)).T
     for place, values in zip(inertia_places(body), columns, strict=True):
         sim.randomize(place, values, env_ids)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
 from sim2real.layout import EFFORT, POSITION, SignalLayout, command_shape
-from sim2real.randomization import COMMAND_DELAY
+from sim2real.randomization import COMMAND_DELAY, DELAYS, OBSERVATION_DELAY
 from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
 from sim2real.sim.delays import MAX_DELAY, DelaySpec
 from sim2real.sim.drives import DriveModel
@@ -24,12 +24,10 @@ from sim2real.sim.links import CommandLink, SignalLink
 from sim2real.sim.rotation import rotate_inverse
 from sim2real.sim.sensors import SensorModel, SensorSpec
 
-__all__ = ["MAX_DELAY", "OBSERVATION_DELAY", "Plant"]
+__all__ = ["MAX_DELAY", "Plant"]
 
 Array = npt.NDArray[np.float64]
 
-OBSERVATION_DELAY: Final = "observation_delay"
-"""Name of the parameter that delays observations [s], in all groups of `DelaySpec.observations`."""
 _DRIVE: Final = "drive."
 _SENSOR: Final = "sensor."
 _JOINT_SIGNALS: Final = ("joint_pos", "joint_vel", "joint_effort")
@@ -228,7 +226,7 @@ class Plant:
         try:
             self.sim.randomize(name, values, env_ids)
         except InputError as error:
-            near = difflib.get_close_matches(name, (COMMAND_DELAY, OBSERVATION_DELAY), n=1)
+            near = difflib.get_close_matches(name, DELAYS, n=1)
             if not near:
                 raise
             raise InputError(f"{error}; did you mean {near[0]}?") from error
