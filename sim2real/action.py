@@ -22,8 +22,11 @@ class ActionMapper:
     """
 
     def __init__(self, contract: PolicyContract, num_envs: int) -> None:
-        joints, action = contract.joints, contract.action
-        order = [action.joints.index(name) for name in contract.joint_names]
+        action = contract.action
+        driven = [index for index, joint in enumerate(contract.joints) if joint.command_mode != "passive"]
+        joints = [contract.joints[index] for index in driven]
+        order = [action.joints.index(joint.name) for joint in joints]
+        self._driven = np.array(driven, np.intp)
         self._order = np.array(order, np.intp)
         self._scale = np.array(action.scale)[order]
         self._offset = np.array(action.offset)[order]
@@ -35,16 +38,17 @@ class ActionMapper:
         self._low, self._high = np.array([_policy_side_limits(joint) for joint in joints]).T.copy()
         self._holds_position = np.array([joint.command_mode == "position" for joint in joints])
 
-        num_joints = len(joints)
+        num_joints = len(contract.joints)
         self.command = np.zeros((num_envs, COMMAND_ROWS, num_joints))
-        self.command[:, KP] = [joint.kp for joint in joints]
-        self.command[:, KD] = [joint.kd for joint in joints]
+        self.command[:, KP] = [joint.kp for joint in contract.joints]
+        self.command[:, KD] = [joint.kd for joint in contract.joints]
         self._flat_command = self.command.reshape(num_envs, COMMAND_ROWS * num_joints)
-        self._slots = np.array([_ROW[joint.command_mode] * num_joints + i for i, joint in enumerate(joints)], np.intp)
-        self._picked = np.zeros((num_envs, num_joints), np.float32)
-        self._target = np.zeros((num_envs, num_joints))
-        self._previous = np.zeros((num_envs, num_joints))
-        self._bound = np.zeros((num_envs, num_joints))
+        rows = [_ROW[joint.command_mode] * num_joints for joint in joints]
+        self._slots = np.array([row + index for row, index in zip(rows, driven, strict=True)], np.intp)
+        self._picked = np.zeros((num_envs, len(driven)), np.float32)
+        self._target = np.zeros((num_envs, len(driven)))
+        self._previous = np.zeros((num_envs, len(driven)))
+        self._bound = np.zeros((num_envs, len(driven)))
 
     def reset(self, joint_pos: npt.NDArray[np.float64], env_ids: npt.NDArray[np.intp] | None = None) -> None:
         """Start an episode in rows `env_ids` (None: all) at the measured positions.
@@ -54,7 +58,8 @@ class ActionMapper:
             env_ids: Rows that start.
         """
         rows = np.arange(len(self._previous)) if env_ids is None else env_ids
-        self._previous[rows] = np.where(self._holds_position, joint_pos[rows] * self._sign, 0.0)
+        start = joint_pos[np.ix_(rows, self._driven)]
+        self._previous[rows] = np.where(self._holds_position, start * self._sign, 0.0)
         self._flat_command[np.ix_(rows, self._slots)] = self._previous[rows] * self._sign
 
     def apply(self, action: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from sim2real.errors import InputError
 
-__all__ = ["check_number", "check_seed", "check_writable"]
+__all__ = ["EngineName", "check_number", "check_seed", "check_writable"]
+
+EngineName = Literal["mujoco", "mujoco_warp", "newton"]
+"""Which simulator; `sim2real.sim.engines.make_sim` makes it."""
 
 _HIGHEST_SEED: Final = 2**63 - 1
 

@@ -48,7 +48,7 @@ STAGES: Final = ("wake", "state_age", "observe", "infer", "supervise", "send", "
 END_TO_END: Final = "end_to_end"
 """The stage of `LatencyBudget.end_to_end`."""
 
-CommandMode = Literal["position", "velocity", "effort"]
+CommandMode = Literal["position", "velocity", "effort", "passive"]
 FallbackLevel = Literal["hold", "damp", "stop"]
 
 
@@ -92,7 +92,8 @@ class Joint(_Part, frozen=True):
     default_position: float
     """Position [rad] of the default pose."""
     command_mode: CommandMode
-    """What an action of this joint sets: a position, velocity or effort target."""
+    """What an action of this joint sets: a position, velocity or effort target. ``passive``: no action drives it, and
+    its command is zero effort."""
     kp: float
     """Stiffness [N·m/rad] of position mode; must be 0 in the other modes."""
     kd: float
@@ -151,7 +152,7 @@ class Action(_Part, frozen=True):
 
     mode: Literal["absolute", "incremental"]
     joints: tuple[str, ...]
-    """Joint that each action element drives, in the order of the network's output."""
+    """Joint that each action element drives, in the order of the network's output: every joint but passive ones."""
     scale: tuple[float, ...]
     offset: tuple[float, ...]
     """One per element; must be all 0 in ``incremental`` mode."""

@@ -287,6 +287,8 @@ def _command_bounds(contract: PolicyContract) -> tuple[_Array, _Array]:
     low[KD] = [joint.kd for joint in contract.joints]
     high = low.copy()
     for index, joint in enumerate(contract.joints):
+        if joint.command_mode == "passive":
+            continue
         bounds = {
             "position": _position_bounds(joint),
             "velocity": (-joint.velocity_limit, joint.velocity_limit),

@@ -18,6 +18,7 @@ from sim2real.contract import END_TO_END
 from sim2real.latency import LatencyReport, make_report, read_latency, write_latency
 from sim2real.sim.plant import Plant
 from sim2real.tasks import get_task
+from sim2real.tasks.goal import states_succeed
 from sim2real_edge.process import fifo_priority, with_priority
 from sim2real_hil.bench_sections import (
     LockstepResult,
@@ -181,11 +182,10 @@ def _merge(edge: LatencyReport, run: RealtimeRun) -> LatencyReport:
 
 
 def _counts(bundle: Bundle, run: RealtimeRun, changes: Sequence[_LevelChange]) -> RealtimeCounts:
-    task, contract = get_task(bundle.contract.identity.task), bundle.contract
-    joint_pos = run.trajectory.joint_pos(contract)
-    control_period = contract.timing.control_period_ns * 1e-9
-    # An episode's judge sees its first state and its last: one state more than it has steps.
-    judged = len(joint_pos) >= round(task.episode_length / control_period)
+    contract, trajectory = bundle.contract, run.trajectory
+    task = get_task(contract.identity.task, contract.identity.robot)
+    rows = trajectory.control_rows(contract)
+    judged = len(rows) >= round(task.episode_length / (contract.timing.control_period_ns * 1e-9))
     return RealtimeCounts(
         plant_ticks=run.ticks,
         plant_lost_ticks=run.lost_ticks,
@@ -195,8 +195,8 @@ def _counts(bundle: Bundle, run: RealtimeRun, changes: Sequence[_LevelChange]) -
         superseded=run.superseded,
         supervisor=tuple(f"tick {each.sequence}: {each.level} {each.reason}".rstrip() for each in changes),
         dropped=run.drops,
-        success=bool(task.success(joint_pos[:, None, :], control_period)[0]) if judged else None,
-        criterion=task.success_criterion,
+        success=states_succeed(task, trajectory.qpos[rows], trajectory.qvel[rows]) if judged else None,
+        criterion=task.goal.text,
     )
 
 

@@ -22,7 +22,8 @@ from sim2real.contract import PolicyContract
 from sim2real.errors import WireError
 from sim2real.histogram import Histogram
 from sim2real.layout import KD, SignalLayout, command_shape
-from sim2real.sim.plant import Plant, make_sim
+from sim2real.sim.engines import make_sim
+from sim2real.sim.plant import Plant
 from sim2real.tasks import get_task
 from sim2real.wire import MessageType, Received, Status
 from sim2real.wire_plant import PlantSocket
@@ -49,11 +50,11 @@ def make_plant(contract: PolicyContract, *, start: Start, seed: int) -> Plant:
         ContractError: The contract's joints are not the robot's.
         InputError: The contract's task or robot is unknown here.
     """
-    plant = Plant(contract, make_sim(contract, 1))
+    task = get_task(contract.identity.task, contract.identity.robot)
+    plant = Plant(contract, make_sim(contract, 1, robot=task.robot, scene=task.scene))
     sim = plant.sim
     sim.reset()
     if start == "random":
-        task = get_task(contract.identity.task)
         sim.qpos[:], sim.qvel[:] = task.start(np.random.default_rng(seed), 1)
     signals = np.zeros((1, plant.layout.size))
     plant.read(signals)

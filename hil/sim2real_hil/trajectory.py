@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
 from sim2real.files import atomic_write, read_bytes
-from sim2real.layout import SignalLayout, command_shape
+from sim2real.layout import command_shape
 from sim2real.npz import read_npz, write_npz
 from sim2real.sim.plant import Plant
 
@@ -49,15 +49,14 @@ class Trajectory:
         """Time of each step [s] since tick 0, shape (T,)."""
         return self.tick.astype(np.float64) * self.period
 
-    def joint_pos(self, contract: PolicyContract) -> npt.NDArray[np.float64]:
-        """Return the joint positions [rad] at each control tick that has passed, shape (n, J).
+    def control_rows(self, contract: PolicyContract) -> npt.NDArray[np.intp]:
+        """Return the row of each control tick that has passed, shape (n,).
 
-        At a control tick that the plant lost, the last position before it stands.
+        For a control tick that the plant lost, the last row before it stands.
         """
         ticks_per_control = round(contract.timing.control_period_ns * 1e-9 / self.period)
         wanted = np.arange(0, int(self.tick[-1]) + 1, ticks_per_control, dtype=np.int64)
-        rows = np.searchsorted(self.tick, wanted, side="right") - 1
-        return self.signals[np.maximum(rows, 0)][:, SignalLayout(contract).slices["joint_pos"]]
+        return np.maximum(np.searchsorted(self.tick, wanted, side="right") - 1, 0)
 
 
 class Recorder:

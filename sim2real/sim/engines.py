@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
+from sim2real.arguments import EngineName
 from sim2real.contract import PolicyContract
 from sim2real.errors import ContractError, InputError
 from sim2real.robots import Robot, get_robot
 from sim2real.sim.base import BatchedSim
 from sim2real.sim.scene import EMPTY, Scene
 
-__all__ = ["ENGINES", "EngineName", "make_sim"]
+__all__ = ["ENGINES", "make_sim"]
 
-EngineName = Literal["mujoco", "mujoco_warp", "newton"]
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
 

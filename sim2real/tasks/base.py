@@ -1,107 +1,159 @@
-"""What a task is, and the registry of the tasks that ship with the toolkit."""
+"""What a task is, on one page; and the registry of the tasks that ship with the toolkit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sim2real import plugins
+from sim2real import __version__, plugins
 from sim2real.contract import Identity, PolicyContract
+from sim2real.errors import InputError
+from sim2real.randomization import ParameterRange
+from sim2real.robots import Robot, get_robot
+from sim2real.sim.delays import DelaySpec
+from sim2real.sim.scene import EMPTY, Scene
+from sim2real.sim.sensors import SensorSpec
+from sim2real.tasks.motion import Array, Flags, Motion
 
-__all__ = ["Motion", "Task", "get_task", "task_names", "unpublished"]
+__all__ = [
+    "Array",
+    "Commands",
+    "Curriculum",
+    "Event",
+    "Flags",
+    "Goal",
+    "Motion",
+    "Reward",
+    "Task",
+    "get_task",
+    "task_identity",
+    "task_names",
+    "unpublished",
+]
 
-_BUILT_IN: Final = {"pendulum-swingup": "sim2real.tasks.pendulum_swingup:TASK"}
-
-Array = npt.NDArray[np.float64]
-
-
-class Motion(msgspec.Struct):
-    """What rewards and terminations look at after one control step. Live arrays, N environments, robot-side axes."""
-
-    joint_pos: Array
-    """Joint positions [rad], contract order, shape (N, J); free of measurement noise."""
-    joint_vel: Array
-    """Joint velocities [rad/s], shape (N, J)."""
-    action: npt.NDArray[np.float32]
-    """What the policy asked for in this step, shape (N, A)."""
-    previous_action: npt.NDArray[np.float32]
-    """What it asked for one step before, shape (N, A)."""
+_BUILT_IN: Final = {
+    "pendulum-swingup": "sim2real.tasks.pendulum_swingup:TASK",
+    "acrobot-swingup": "sim2real.tasks.double_pendulum_swingup:ACROBOT",
+    "pendubot-swingup": "sim2real.tasks.double_pendulum_swingup:PENDUBOT",
+    "so101-reach": "sim2real.tasks.so101_reach:TASK",
+    "go2-velocity-flat": "sim2real.tasks.go2_velocity:FLAT_TASK",
+    "go2-velocity-rough": "sim2real.tasks.go2_velocity:ROUGH_TASK",
+}
 
 
-class Task(Protocol):
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen and named: the rules that all parts of a task share."""
+
+
+class Reward(_Part, frozen=True):
+    """One term of the reward: weight × term, per control step. Each is logged under its name."""
+
+    weight: float
+    """Reward per control step where the term is 1."""
+    term: Callable[[Motion], Array]
+    """Pure function of the motion, shape (N,)."""
+
+
+class Commands(_Part, frozen=True):
+    """What the operator asks for, drawn anew now and then."""
+
+    draw: Callable[[np.random.Generator, int], Array]
+    """Draws commands of the contract, in its order: shape (num, C)."""
+    period: tuple[float, float]
+    """Shortest and longest time [s] until the next draw."""
+
+
+class Event(_Part, frozen=True):
+    """Something that happens to the robot from outside, e.g. a push."""
+
+    name: str
+    apply: Callable[[np.random.Generator, Array, Array], None]
+    """Changes qpos, shape (n, nq), and qvel, shape (n, nv), of the environments that it meets, in place."""
+    period: tuple[float, float]
+    """Shortest and longest time [s] between two in one environment."""
+
+
+class Curriculum(_Part, frozen=True):
+    """Levels of difficulty: an environment moves up where its episode went well, and down where it did not."""
+
+    levels: int
+    """Number of levels; all start at 0. Who passes the last one starts anew at a random one."""
+    change: Callable[[Motion], npt.NDArray[np.int64]]
+    """At the end of episodes: +1, 0 or −1 for each environment of the motion, shape (n,)."""
+    origin: Callable[[np.random.Generator, npt.NDArray[np.int64]], Array]
+    """Where episodes of these levels start: x and y in the world [m], shape (n, 2)."""
+
+
+class Goal(_Part, frozen=True):
+    """When an episode is a success: it did not end early, and `holds` held for `share` of the time after `after`."""
+
+    text: str
+    """One sentence for people."""
+    holds: Callable[[Motion], Flags]
+    """Whether the robot is at the goal in this control step, shape (N,); of the present state alone."""
+    after: float
+    """Time [s] from which on it is judged."""
+    share: float
+    """Least share of the control steps from then on, 0 to 1."""
+
+
+class Task(_Part, frozen=True):
     """One thing to learn on one robot."""
 
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        ...
+    name: str
+    """Name on the command line."""
+    robot: Robot
+    summary: str
+    """One sentence for `sim2real tasks`."""
+    contract: Callable[[Identity], PolicyContract]
+    """Returns the contract of a policy for this task."""
+    rewards: Mapping[str, Reward]
+    terminations: Mapping[str, Callable[[Motion], Flags]]
+    """True ends, after which no value follows; the time limit is not one of them."""
+    start: Callable[[np.random.Generator, int], tuple[Array, Array]]
+    """Draws start states: qpos, shape (num, nq), and qvel, shape (num, nv). A floating base starts relative to the
+    place and the ground where the episode begins."""
+    goal: Goal
+    episode_length: float
+    """Time [s] after which an episode is cut off; not a failure: the value is bootstrapped."""
+    training_episode_length: float
+    """The same in training; shorter where most is to be learned soon after the start."""
+    scene: Scene = EMPTY
+    commands: Commands | None = None
+    """None: the contract has no operator inputs."""
+    events: tuple[Event, ...] = ()
+    curriculum: Curriculum | None = None
+    critic: Mapping[str, Callable[[Motion], Array]] = {}
+    """What a critic sees in training beside the policy's observation: name to a function to shape (N, k), about 1 in
+    magnitude. A robot does not have it."""
+    sensors: SensorSpec | None = None
+    """Errors of the measurements in training; None: they are exact."""
+    delays: DelaySpec | None = None
+    """Delays of commands and measurements in training; None: there are none."""
+    ranges: tuple[ParameterRange, ...] = ()
+    """From what training draws the robot's physics where no calibration says better."""
+    rebuild: Callable[[Robot], Task] | None = None
+    """Makes the same task for another robot; None: it is for this one alone."""
 
-    @property
-    def robot(self) -> str:
-        """Name of the robot."""
-        ...
 
-    @property
-    def summary(self) -> str:
-        """One sentence for `sim2real tasks`."""
-        ...
-
-    @property
-    def episode_length(self) -> float:
-        """Time [s] after which an episode is cut off; not a failure: the value is bootstrapped."""
-        ...
-
-    @property
-    def training_episode_length(self) -> float:
-        """The same in training; shorter where most is to be learned soon after the start."""
-        ...
-
-    @property
-    def success_criterion(self) -> str:
-        """One sentence that says what `success` asks for."""
-        ...
-
-    @property
-    def measurement_noise(self) -> Mapping[str, float]:
-        """Standard deviation of the noise that training adds to a signal, in its unit."""
-        ...
-
-    def contract(self, identity: Identity) -> PolicyContract:
-        """Return the contract of a policy for this task."""
-        ...
-
-    def identity(self, *, checkpoint_sha256: str, config_sha256: str) -> Identity:
-        """Return the identity of a policy trained to these weights under this configuration."""
-        ...
-
-    def start(self, rng: np.random.Generator, num: int) -> tuple[Array, Array]:
-        """Draw start states: qpos, shape (num, nq), and qvel, shape (num, nv)."""
-        ...
-
-    def reward(self, motion: Motion, out: Array) -> None:
-        """Write the reward of the step into `out`, shape (N,)."""
-        ...
-
-    def terminated(self, motion: Motion, out: npt.NDArray[np.bool_]) -> None:
-        """Write whether the episode failed or ended in the step into `out`, shape (N,)."""
-        ...
-
-    def success(self, joint_pos: Array, control_period: float) -> npt.NDArray[np.bool_]:
-        """Judge whole episodes: joint positions, shape (T, N, J), to True or False, shape (N,)."""
-        ...
-
-    def time_to_goal(self, joint_pos: Array, control_period: float) -> Array:
-        """Return the time [s] from which the goal holds to the end, infinite where it does not: (T, N, J) to (N,)."""
-        ...
+def task_identity(task: Task, *, checkpoint_sha256: str, config_sha256: str) -> Identity:
+    """Return the identity of a policy trained to these weights under this configuration."""
+    return Identity(
+        task=task.name,
+        robot=task.robot.name,
+        toolkit_version=__version__,
+        checkpoint_sha256=checkpoint_sha256,
+        config_sha256=config_sha256,
+    )
 
 
 def unpublished(task: Task) -> Identity:
     """Return the identity of a policy that has no checkpoint yet, for use while training."""
-    return task.identity(checkpoint_sha256="0" * 64, config_sha256="0" * 64)
+    return task_identity(task, checkpoint_sha256="0" * 64, config_sha256="0" * 64)
 
 
 def task_names() -> tuple[str, ...]:
@@ -109,11 +161,21 @@ def task_names() -> tuple[str, ...]:
     return plugins.names("task", _BUILT_IN)
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str, robot: str | None = None) -> Task:
     """Return the task called `name`.
 
+    Args:
+        name: One of `task_names`.
+        robot: Another robot to do it with: a name, a path to an MJCF or ``menagerie:NAME``; None: the task's own.
+
     Raises:
-        InputError: There is no such task.
+        InputError: There is no such task, what a package gives is not one, or the robot cannot do it.
     """
-    task: Task = plugins.load("task", _BUILT_IN, name)
-    return task
+    task = plugins.load("task", _BUILT_IN, name)
+    if not isinstance(task, Task):
+        raise InputError(f"task {name!r}: expected a sim2real.tasks.Task, got {type(task).__name__}")
+    if robot is None or robot == task.robot.name:
+        return task
+    if task.rebuild is None:
+        raise InputError(f"task {name}: is for robot {task.robot.name} alone; leave out --robot")
+    return task.rebuild(get_robot(robot))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sim2real.command import Outcome
 from sim2real.tasks.base import get_task, task_names, unpublished
@@ -26,16 +27,19 @@ def run_tasks(args: TasksArgs) -> Outcome:
     return Outcome(passed=True, result={"tasks": rows}, summary="\n".join(lines))
 
 
-def _describe(name: str) -> dict[str, str | int | float]:
+def _describe(name: str) -> dict[str, Any]:
     task = get_task(name)
     contract = task.contract(unpublished(task))
     return {
         "name": task.name,
-        "robot": task.robot,
+        "robot": task.robot.name,
         "summary": task.summary,
         "control_rate_hz": 1e9 / contract.timing.control_period_ns,
         "observation_size": contract.model.observation_size,
         "action_size": contract.model.action_size,
+        "commands": [f"{each.name} {each.low:g} to {each.high:g} {each.unit}" for each in contract.commands],
+        "rewards": {name: reward.weight for name, reward in task.rewards.items()},
+        "terminations": list(task.terminations),
         "episode_length_s": task.episode_length,
-        "success": task.success_criterion,
+        "success": task.goal.text,
     }

@@ -3,51 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from sim2real.action import ActionMapper
+from sim2real.arguments import EngineName
 from sim2real.contract import PolicyContract
 from sim2real.observation import ObservationBuilder
-from sim2real.randomization import COMMAND_DELAY, RandomizationFile, sample
-from sim2real.sim.plant import Plant, make_sim
-from sim2real.tasks.base import Array, Motion, Task, unpublished
+from sim2real.randomization import RandomizationFile, sample
+from sim2real.sim.engines import make_sim
+from sim2real.sim.plant import Plant
+from sim2real.tasks.base import Array, Flags, Motion, Task, unpublished
+from sim2real.tasks.dump import Episode, StateRing, write_dump
+from sim2real.tasks.motion import MotionState
+from sim2real.tasks.schedule import Schedule
+from sim2real.tasks.vector import StepResult
 
-__all__ = ["StepResult", "TaskEnv"]
+__all__ = ["FASTEST", "TaskEnv"]
 
-
-class StepResult(msgspec.Struct):
-    """What one step gives. Arrays are live: copy what must survive the next step."""
-
-    observation: npt.NDArray[np.float32]
-    """Shape (N, O); of the new episode where one ended."""
-    reward: Array
-    """Shape (N,)."""
-    terminated: npt.NDArray[np.bool_]
-    """The episode ended by itself: no value follows. Shape (N,)."""
-    truncated: npt.NDArray[np.bool_]
-    """The episode was cut off by the time limit: the value of `final_observation` follows. Shape (N,)."""
-    done_ids: npt.NDArray[np.intp]
-    """Environments whose episode ended, shape (n,)."""
-    final_observation: npt.NDArray[np.float32]
-    """Last observation of each ended episode, shape (n, O), in the order of `done_ids`."""
+FASTEST: Final = 1e4
+"""A generalised velocity [m/s, rad/s] that no robot reaches: beyond it a simulation has diverged."""
 
 
 class TaskEnv:
-    """`num_envs` environments of one task.
+    """`num_envs` environments of one task; a `VectorEnv`.
 
     Args:
         task: The task.
         num_envs: Number of environments N.
         seed: Seeds every draw of this object: two of the same seed give the same numbers.
         randomization: Ranges from which each episode's physics is drawn; None: the robot's nominal parameters.
-        noise: Whether measurements carry the task's noise.
+        noise: Whether measurements and commands have the task's errors and delays.
+        engine: Which simulator.
         num_threads: Threads that step the simulation.
         episode_length: Time [s] after which an episode is cut off; None: the task's.
         stagger: Start the first episodes at random ages, so that they do not all end together.
+        dump_folder: Where the last states of a diverged simulation go, for `sim2real replay`; None: nowhere.
+
+    Attributes:
+        motion: The true motion, which rewards look at.
+        diverged: How many simulations have become unstable and were begun anew.
+        levels: Level of the curriculum of each environment, shape (N,).
     """
 
     def __init__(
@@ -58,140 +57,275 @@ class TaskEnv:
         seed: int,
         randomization: RandomizationFile | None = None,
         noise: bool = True,
+        engine: EngineName = "mujoco",
         num_threads: int = 1,
         episode_length: float | None = None,
         stagger: bool = False,
+        dump_folder: Path | None = None,
     ) -> None:
         self.task = task
         self.num_envs = num_envs
+        self.seed = seed
+        self.engine: EngineName = engine
         self.contract: PolicyContract = task.contract(unpublished(task))
         self.control_period = self.contract.timing.control_period_ns * 1e-9
         self.episode_steps = round((episode_length or task.episode_length) / self.control_period)
-        self.plant = Plant(self.contract, make_sim(self.contract, num_envs, num_threads=num_threads))
+        sim = make_sim(
+            self.contract, num_envs, robot=task.robot, engine=engine, scene=task.scene, num_threads=num_threads
+        )
+        self.plant = Plant(
+            self.contract, sim, sensors=task.sensors if noise else None, delays=task.delays if noise else None
+        )
         self.observer = ObservationBuilder(self.contract, num_envs)
         self.mapper = ActionMapper(self.contract, num_envs)
+        self.motion_state = MotionState(self.contract, sim, self.observer.commands)
+        self.motion = Motion(self.motion_state)
+        self.reward_names = tuple(task.rewards)
+        self._terms = [(reward.weight, reward.term) for reward in task.rewards.values()]
         self._rng = np.random.default_rng(seed)
         self._randomization = randomization
-        self._noise = _noise_scale(self.observer, task.measurement_noise) if noise else None
-        self._layout = self.plant.layout
-        self._exact = np.zeros_like(self.observer.signals)
-        size = self.contract.model.action_size
-        self._motion = Motion(
-            joint_pos=self._exact[:, self._layout.slices["joint_pos"]],
-            joint_vel=self._exact[:, self._layout.slices["joint_vel"]],
-            action=np.zeros((num_envs, size), np.float32),
-            previous_action=np.zeros((num_envs, size), np.float32),
-        )
+        self._schedule = Schedule(task, self.control_period, num_envs)
+        self.levels = np.zeros(num_envs, np.int64)
         self.episode_step = np.zeros(num_envs, np.int64)
-        self._result = StepResult(
-            observation=self.observer.observation,
-            reward=np.zeros(num_envs),
-            terminated=np.zeros(num_envs, np.bool_),
-            truncated=np.zeros(num_envs, np.bool_),
-            done_ids=np.zeros(0, np.intp),
-            final_observation=np.zeros((0, self.contract.model.observation_size), np.float32),
-        )
-        self._everyone = np.arange(num_envs)
+        self.diverged = 0
+        self._ring = None if dump_folder is None else StateRing(self.plant)
+        self._dump_folder = dump_folder
+        self._allocate()
         self.reset()
         if stagger:
             self.episode_step[:] = self._rng.integers(0, self.episode_steps, num_envs)
 
-    @property
-    def joint_pos(self) -> Array:
-        """Joint positions [rad] without noise, shape (N, J); live."""
-        return self._motion.joint_pos
+    def _allocate(self) -> None:
+        """Make the arrays that every step writes into."""
+        num_envs, observation = self.num_envs, self.observer.observation
+        self.observation_size = observation.shape[1]
+        self.action_size = self.contract.model.action_size
+        self._critic = observation
+        if self.task.critic:
+            size = sum(term(self.motion).shape[1] for term in self.task.critic.values())
+            self._critic = np.zeros((num_envs, self.observation_size + size), np.float32)
+        self.critic_observation_size = self._critic.shape[1]
+        self._term_sums = np.zeros(len(self._terms))
+        self._steps_summed = 0
+        self._result = StepResult(
+            observation=observation,
+            critic_observation=self._critic,
+            reward=np.zeros(num_envs),
+            terminated=np.zeros(num_envs, np.bool_),
+            truncated=np.zeros(num_envs, np.bool_),
+            done_ids=np.zeros(0, np.intp),
+            final_observation=np.zeros((0, self.observation_size), np.float32),
+            final_critic_observation=np.zeros((0, self.critic_observation_size), np.float32),
+            reward_terms=np.zeros((len(self._terms), num_envs)),
+        )
 
     @property
-    def joint_vel(self) -> Array:
-        """Joint velocities [rad/s] without noise, shape (N, J); live."""
-        return self._motion.joint_vel
-
-    def reset(self) -> npt.NDArray[np.float32]:
-        """Start a new episode everywhere; return the first observations, shape (N, O)."""
-        self._start(self._everyone)
+    def observation(self) -> npt.NDArray[np.float32]:
+        """Newest observations, shape (N, O); live."""
         return self.observer.observation
+
+    @property
+    def critic_observation(self) -> npt.NDArray[np.float32]:
+        """What the critic sees, shape (N, Oc); live."""
+        return self._critic
+
+    def reset(self, seed: int | None = None) -> npt.NDArray[np.float32]:
+        """Start a new episode everywhere, from a new generator if a seed is given; return the first observations."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+            self.levels[:] = 0
+        self._start(np.arange(self.num_envs))
+        return self.observation
 
     def step(self, action: npt.NDArray[np.float32]) -> StepResult:
         """Apply actions, shape (N, A), for one control period; ended episodes start anew."""
-        result, motion = self._result, self._motion
-        motion.previous_action[:] = motion.action
-        motion.action[:] = action
-        self.plant.step(self.mapper.apply(action))
-        self._measure()
-        self.observer.last_action[:] = action
-        self.observer.update()
-        self.task.reward(motion, result.reward)
-        self.task.terminated(motion, result.terminated)
+        result = self._result
+        diverged = self._simulate(action)
+        self._judge(diverged)
+        self._happen()
+        self._observe(action)
+        result.done_ids = np.flatnonzero(result.terminated | result.truncated)
+        result.final_observation = self._finals(self.observation, diverged)
+        result.final_critic_observation = self._finals(self._critic, diverged)
+        if len(result.done_ids):
+            self._climb(result.done_ids)
+            self._start(result.done_ids)
+        return result
+
+    def _simulate(self, action: npt.NDArray[np.float32]) -> Flags:
+        """Move the robots for one control period; return which simulations have diverged."""
+        self.motion_state.before_step(action)
+        command = self.mapper.apply(action)
+        if self._ring is not None:
+            self._ring.append(command)
+        self.plant.step(command, self._rng)
+        self.motion_state.after_step()
+        self.motion.renew()
+        sim = self.plant.sim
+        # Written so that what is not a number counts as diverged.
+        return ~((np.abs(sim.qvel).max(axis=1) < FASTEST) & np.isfinite(sim.qpos).all(axis=1))
+
+    def _judge(self, diverged: Flags) -> None:
+        """Reward the step and see whether episodes end with it."""
+        result, motion = self._result, self.motion
+        for row, (weight, term) in zip(result.reward_terms, self._terms, strict=True):
+            np.multiply(term(motion), weight, out=row)
+        result.terminated[:] = diverged
+        for ends in self.task.terminations.values():
+            result.terminated |= ends(motion)
+        if diverged.any():
+            self._report(np.flatnonzero(diverged))
+            result.reward_terms[:, diverged] = 0.0
+        np.sum(result.reward_terms, axis=0, out=result.reward)
+        self._term_sums += result.reward_terms.sum(axis=1)
+        self._steps_summed += 1
         self.episode_step += 1
         np.greater_equal(self.episode_step, self.episode_steps, out=result.truncated)
         result.truncated &= ~result.terminated
-        result.done_ids = np.flatnonzero(result.terminated | result.truncated)
-        result.final_observation = self.observer.observation[result.done_ids]
-        if len(result.done_ids):
-            self._start(result.done_ids)
-        return result
+
+    def _happen(self) -> None:
+        """Let what is due happen: pushes, and new wishes of the operator."""
+        sim = self.plant.sim
+        for event, rows in self._schedule.due_events(self._rng):
+            qpos, qvel = sim.qpos[rows], sim.qvel[rows]
+            event.apply(self._rng, qpos, qvel)
+            sim.qpos[rows], sim.qvel[rows] = qpos, qvel
+            self.motion.renew()
+            if self._ring is not None:
+                self._ring.written(rows)
+        self._schedule.renew_commands(self._rng, self.observer.commands)
+
+    def _observe(self, action: npt.NDArray[np.float32]) -> None:
+        self.plant.sense(self.observer.signals, self._rng)
+        self.observer.last_action[:] = action
+        self.observer.update()
+        self._criticize(None)
+
+    def _criticize(self, rows: npt.NDArray[np.intp] | None) -> None:
+        """Write what the critic sees: the observation, and what only a simulation knows; of `rows`, or of all."""
+        if not self.task.critic:
+            return
+        motion = self.motion if rows is None else Motion(self.motion_state, rows)
+        parts = [self.observation if rows is None else self.observation[rows]]
+        parts += [term(motion) for term in self.task.critic.values()]
+        start = 0
+        for part in parts:
+            self._critic[slice(None) if rows is None else rows, start : start + part.shape[1]] = part
+            start += part.shape[1]
+
+    def _finals(self, observation: npt.NDArray[np.float32], diverged: Flags) -> npt.NDArray[np.float32]:
+        """Last observations of ended episodes; of a diverged one, zeros: nobody may learn from what is not a number."""
+        rows = self._result.done_ids
+        finals = observation[rows]
+        finals[diverged[rows]] = 0.0
+        return finals
+
+    def _climb(self, rows: npt.NDArray[np.intp]) -> None:
+        """Move environments whose episode ended to their next level."""
+        curriculum = self.task.curriculum
+        if curriculum is None:
+            return
+        levels = np.maximum(self.levels[rows] + curriculum.change(Motion(self.motion_state, rows)), 0)
+        anywhere = self._rng.integers(0, curriculum.levels, len(rows))
+        self.levels[rows] = np.where(levels < curriculum.levels, levels, anywhere)
 
     def _start(self, rows: npt.NDArray[np.intp]) -> None:
         """Begin an episode in `rows`: physics, state, first measurement, first observation."""
         sim = self.plant.sim
+        drawn: dict[str, Array] = {}
         if self._randomization is not None:
-            for name, values in sample(self._randomization, self._rng, len(rows)).items():
-                if name == COMMAND_DELAY:
-                    self.plant.set_delay(values, rows)
-                else:
-                    sim.randomize(name, values, rows)
+            drawn = sample(self._randomization, self._rng, len(rows))
+            for name, values in drawn.items():
+                self.plant.randomize(name, values, rows)
+        if self._ring is not None:
+            self._ring.start(rows, drawn)
         sim.reset(rows)
-        sim.qpos[rows], sim.qvel[rows] = self.task.start(self._rng, len(rows))
+        qpos, qvel = self.task.start(self._rng, len(rows))
+        self._place(rows, qpos)
+        sim.qpos[rows], sim.qvel[rows] = qpos, qvel
+        sim.refresh(rows)
         self.episode_step[rows] = 0
-        self._motion.action[rows] = 0.0
-        self._motion.previous_action[rows] = 0.0
+        self._schedule.start(self._rng, rows, self.observer.commands)
+        self.motion_state.start(rows)
+        self.motion.renew()
+        self.mapper.reset(self.motion.joint_pos, rows)
+        self.plant.reset(self.mapper.command, rows, self._rng)
+        self.plant.sense(self.observer.signals, self._rng, rows)
         self.observer.last_action[rows] = 0.0
-        self._measure()
-        self.mapper.reset(self._motion.joint_pos, rows)
-        self.plant.reset(self.mapper.command, rows)
         self.observer.reset(rows)
+        self._criticize(rows)
 
-    def _measure(self) -> None:
-        self.plant.read(self._exact)
-        if self._noise is None:
-            self.observer.signals[:] = self._exact
+    def _place(self, rows: npt.NDArray[np.intp], qpos: Array) -> None:
+        """Put a floating base where its episode begins, and onto the ground there."""
+        if self.task.robot.base != "floating":
             return
-        noise = self._rng.standard_normal(self._exact.shape, np.float32)
-        np.multiply(noise, self._noise, out=self.observer.signals)
-        self.observer.signals += self._exact
+        if self.task.curriculum is not None:
+            origin = self.task.curriculum.origin(self._rng, self.levels[rows])
+            qpos[:, :2] += origin
+        self.motion_state.origin[rows] = qpos[:, :2]
+        qpos[:, 2] += self.task.scene.ground_height(qpos[:, 0], qpos[:, 1])
+
+    def _report(self, rows: npt.NDArray[np.intp]) -> None:
+        """Count diverged simulations, and keep what led there."""
+        self.diverged += len(rows)
+        if self._ring is None or self._dump_folder is None:
+            return
+        for row in rows.tolist():
+            episode = Episode(env=row, step=int(self.episode_step[row]), seed=self.seed, engine=self.engine)
+            write_dump(self._dump_folder, self._ring, self.task, episode)
+
+    def term_means(self) -> dict[str, float]:
+        """Return the mean of each term of the reward per control step since the last call, and other figures to log."""
+        means = self._term_sums / max(self._steps_summed, 1)
+        figures = {f"reward/{name}": value for name, value in zip(self.reward_names, means.tolist(), strict=True)}
+        figures = {name: value / self.num_envs for name, value in figures.items()}
+        if self.task.curriculum is not None:
+            figures["curriculum/level"] = float(self.levels.mean())
+        figures["diverged"] = float(self.diverged)
+        self._term_sums[:] = 0.0
+        self._steps_summed = 0
+        return figures
 
     def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Return everything that later steps depend on: arrays by name, and the generator's state as plain data."""
-        arrays: dict[str, npt.NDArray[Any]] = {f"plant/{k}": v for k, v in self.plant.snapshot().items()}
-        arrays |= {f"observer/{k}": v for k, v in self.observer.state().items()}
-        arrays |= {f"mapper/{k}": v for k, v in self.mapper.state().items()}
-        arrays |= {
-            "env/exact": self._exact.copy(),
-            "env/action": self._motion.action.copy(),
-            "env/previous_action": self._motion.previous_action.copy(),
-            "env/episode_step": self.episode_step.copy(),
+        parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
+            "plant": self.plant.snapshot(),
+            "observer": self.observer.state(),
+            "mapper": self.mapper.state(),
+            "motion": self.motion_state.state(),
+            "schedule": self._schedule.state(),
+            "env": {
+                "critic": self._critic.copy(),
+                "levels": self.levels.copy(),
+                "episode_step": self.episode_step.copy(),
+                "diverged": np.array(self.diverged),
+                "term_sums": self._term_sums.copy(),
+                "steps_summed": np.array(self._steps_summed),
+            },
         }
+        arrays = {f"{part}/{name}": values for part, state in parts.items() for name, values in state.items()}
         return arrays, dict(self._rng.bit_generator.state)
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]], generator: Mapping[str, Any]) -> None:
         """Continue exactly from what `state` returned."""
-        parts: dict[str, dict[str, npt.NDArray[Any]]] = {"plant": {}, "observer": {}, "mapper": {}, "env": {}}
+        names = ("plant", "observer", "mapper", "motion", "schedule", "env")
+        parts: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in names}
         for name, values in arrays.items():
             part, _, key = name.partition("/")
             parts[part][key] = values
         self.plant.restore(parts["plant"])
         self.observer.load_state(parts["observer"])
         self.mapper.load_state(parts["mapper"])
-        self._exact[:] = parts["env"]["exact"]
-        self._motion.action[:] = parts["env"]["action"]
-        self._motion.previous_action[:] = parts["env"]["previous_action"]
-        self.episode_step[:] = parts["env"]["episode_step"]
+        self.motion_state.load_state(parts["motion"])
+        self._schedule.load_state(parts["schedule"])
+        env = parts["env"]
+        self._critic[:] = env["critic"]
+        self.levels[:] = env["levels"]
+        self.episode_step[:] = env["episode_step"]
+        self.diverged = int(env["diverged"])
+        self._term_sums[:] = env["term_sums"]
+        self._steps_summed = int(env["steps_summed"])
+        self.motion.renew()
+        if self._ring is not None:
+            self._ring.clear()
         self._rng.bit_generator.state = dict(generator)
-
-
-def _noise_scale(observer: ObservationBuilder, noise: Mapping[str, float]) -> Array:
-    """Standard deviation of every element of the measurement vector, shape (S,)."""
-    scale = np.zeros(observer.layout.size)
-    for name, deviation in noise.items():
-        scale[observer.layout.slices[name]] = deviation
-    return scale

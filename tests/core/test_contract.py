@@ -178,7 +178,7 @@ SPEED_TERM = "observation.terms[2]"
         (
             "joints[0].command_mode",
             "torque",
-            "joints[0].command_mode: expected one of 'effort', 'position', 'velocity'",
+            "joints[0].command_mode: expected one of 'effort', 'passive', 'position', 'velocity'",
         ),
         ("joints[0].position_limits", (1.0, 1.0), "joints[0].position_limits: expected (low, high) with low < high"),
         ("joints[0].position_limits", (1.0,), "joints[0].position_limits: expected 2 values, got 1"),
@@ -262,7 +262,10 @@ def test_rule_names_the_field(path: str, value: object, complaint: str) -> None:
 def test_every_joint_is_driven_exactly_once() -> None:
     second = msgspec.structs.replace(PENDULUM.joints[0], name="elbow")
     two = with_field(PENDULUM, "joints", (*PENDULUM.joints, second))
-    assert "(missing: elbow)" in _complaint(two)
+    assert "every joint of the contract that is not passive (pivot, elbow)" in _complaint(two)
+    passive = msgspec.structs.replace(second, command_mode="passive")
+    driven = with_field(with_field(PENDULUM, "joints", (*PENDULUM.joints, passive)), "action.joints", ("elbow",))
+    assert "every joint of the contract that is not passive (pivot)" in _complaint(driven)
     twice = with_field(two, "action.joints", ("pivot", "elbow", "pivot"))
     assert _complaint(twice) == "contract.action.joints[2]: expected a joint not named before, got 'pivot'"
 

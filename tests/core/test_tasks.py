@@ -10,9 +10,10 @@ import pytest
 
 from sim2real.errors import InputError
 from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
-from sim2real.tasks import TaskEnv, get_task
-from sim2real.tasks.base import Motion
+from sim2real.tasks import TaskEnv, get_task, pendulum_swingup
+from sim2real.tasks.base import Goal
 from sim2real.tasks.commands import TasksArgs, run_tasks
+from sim2real.tasks.goal import success, time_to_goal
 
 TASK = get_task("pendulum-swingup")
 
@@ -99,7 +100,7 @@ def test_time_limit_truncates_and_gives_the_last_observation_of_the_old_episode(
     assert env.episode_step.tolist() == [1, 0, 1]
     assert not np.array_equal(result.final_observation[0], result.observation[1])
     # The new episode's observation is that of its start state: nothing of the old one, and no last action.
-    angle, velocity = env.joint_pos[1, 0], env.joint_vel[1, 0]
+    angle, velocity = env.motion.joint_pos[1, 0], env.motion.joint_vel[1, 0]
     expected = [np.sin(angle), np.cos(angle), 0.1 * velocity, 0.0]
     np.testing.assert_allclose(result.observation[1], expected, rtol=1e-6)
 
@@ -112,31 +113,36 @@ def test_the_policy_sees_noise_and_the_reward_does_not() -> None:
     a, b = noisy.step(zeros), clean.step(zeros)
     assert np.array_equal(a.reward, b.reward)
     spread = np.std(a.observation[:, 2]) / 0.1
-    assert spread == pytest.approx(TASK.measurement_noise["joint_vel"], rel=0.4)
+    assert TASK.sensors is not None
+    assert spread == pytest.approx(TASK.sensors.signals["joint_vel"].noise, rel=0.4)
     assert np.std(b.observation[:, 2]) == 0.0
 
 
 def test_standing_still_upright_earns_the_most() -> None:
     angles = np.linspace(-np.pi, np.pi, 201)
-    zeros = np.zeros((201, 1), np.float32)
-    motion = Motion(joint_pos=angles[:, None], joint_vel=np.zeros((201, 1)), action=zeros, previous_action=zeros)
-    reward = np.zeros(201)
-    TASK.reward(motion, reward)
+    reward = pendulum_swingup.energy(angles, 0.0 * angles) + pendulum_swingup.stillness(angles, 0.0 * angles)
     assert reward[0] == reward[-1] == reward.max() == 2.0
     assert reward.argmin() == 100
 
 
 def test_success_asks_for_every_step_after_six_seconds() -> None:
-    hanging_then_up = np.zeros((1000, 4, 1))
-    hanging_then_up[600:] = np.pi
-    hanging_then_up[600:, 1] = -3.0 * np.pi  # upright after two turns the other way
-    hanging_then_up[600, 2] = 0.0  # one step late
-    hanging_then_up[999, 3] = np.pi + 0.21  # falls at the very end
-    assert TASK.success(hanging_then_up, 0.01).tolist() == [True, True, False, False]
+    held = np.zeros((1000, 4), np.bool_)
+    held[599:] = True  # row 599 is the state after 6 s
+    held[599, 2] = False  # one step late
+    held[999, 3] = False  # falls at the very end
+    held[:, 1] = True
+    assert success(TASK.goal, held, 0.01).tolist() == [True, True, False, False]
+    np.testing.assert_allclose(time_to_goal(held, 0.01), [6.0, 0.0, 6.01, np.inf])
+
+
+def test_a_share_of_the_time_is_enough_where_the_goal_says_so() -> None:
+    goal = Goal(text="", holds=lambda motion: motion.joint_pos[:, 0] > 0.0, after=0.0, share=0.8)
+    held = np.arange(10)[:, None] < np.array([[10, 8, 7]])
+    assert success(goal, held, 0.02).tolist() == [True, True, False]
 
 
 def test_unknown_task_says_what_there_is() -> None:
-    with pytest.raises(InputError, match="unknown; allowed: pendulum-swingup; did you mean 'pendulum-swingup'"):
+    with pytest.raises(InputError, match="unknown; allowed: pendulum-swingup, .*; did you mean 'pendulum-swingup'"):
         get_task("pendulum-swing-up")
 
 

@@ -119,4 +119,5 @@ def test_positions_at_control_ticks_bridge_lost_ticks() -> None:
         command=np.zeros((len(tick), 5, 1)),
         status=np.zeros(len(tick), np.int64),
     )
-    assert recorded.joint_pos(contract)[:, 0].tolist() == [0.0, 3.0, 6.0, 12.0]
+    rows = recorded.control_rows(contract)
+    assert recorded.signals[rows, 0].tolist() == [0.0, 3.0, 6.0, 12.0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import tyro
 
-from sim2real.arguments import check_number, check_seed
+from sim2real.arguments import EngineName, check_number, check_seed
 from sim2real.command import Outcome
 from sim2real.errors import InputError
 
@@ -44,6 +44,10 @@ class TrainArgs:
     """Name of the task; `sim2real tasks` lists them."""
     out: Path
     """Folder of the run."""
+    robot: str | None = None
+    """Another robot to do the task with: a name from `sim2real robots`, a path to an MJCF, or menagerie:NAME."""
+    engine: EngineName = "mujoco"
+    """Which simulator: mujoco on the CPU, mujoco_warp on an NVIDIA GPU, newton for a comparison."""
     randomization: Path | None = None
     """Ranges that each episode's physics is drawn from, from `sim2real calib fit`; without it, the nominal robot."""
     iterations: int = 180
@@ -152,6 +156,8 @@ def _train_config(args: TrainArgs) -> TrainConfig:
     ranges = None if args.randomization is None else read_randomization(args.randomization)
     return TrainConfig(
         task=args.task,
+        robot=args.robot,
+        engine=args.engine,
         seed=args.seed,
         num_envs=args.num_envs,
         num_workers=args.workers,

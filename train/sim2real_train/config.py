@@ -7,7 +7,9 @@ import hashlib
 import msgspec
 
 from sim2real import __version__
+from sim2real.arguments import EngineName
 from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
+from sim2real.tasks import Task
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 
@@ -19,6 +21,10 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     task: str
     """Name of the task."""
+    robot: str | None
+    """Another robot to do it with: a name, a path to an MJCF or ``menagerie:NAME``; None: the task's own."""
+    engine: EngineName
+    """Which simulator."""
     seed: int
     """Seeds every draw."""
     num_envs: int
@@ -38,16 +44,17 @@ def config_sha256(config: TrainConfig) -> str:
     return hashlib.sha256(msgspec.json.encode(config)).hexdigest()
 
 
-def training_ranges(config: TrainConfig, robot: str) -> RandomizationFile:
-    """Return the ranges that training draws from: the calibrated ones, with commands delayed at least as configured.
+def training_ranges(config: TrainConfig, task: Task) -> RandomizationFile:
+    """Return the ranges that training draws from: calibrated ones, else the task's; commands delayed as configured.
 
     A calibration knows the robot's own delay. The runtime, the wire and the machine add theirs.
     """
     ranges = config.randomization or RandomizationFile(
-        schema_version=1,
-        robot=robot,
+        schema_version=2,
+        robot=task.robot.name,
         toolkit_version=__version__,
         parameters=(),
+        covariance=None,
         log_parameters=(),
         logs=(),
         fit_position_mae=0.0,
@@ -63,10 +70,13 @@ def training_ranges(config: TrainConfig, robot: str) -> RandomizationFile:
         nominal=low,
         low=low,
         high=high,
+        operation="set",
         distribution="uniform",
         identified=False,
         how="Configured for training: what the runtime and the wire may add.",
         delays="command",
     )
     kept = tuple(parameter for parameter in ranges.parameters if parameter.name != COMMAND_DELAY)
-    return msgspec.structs.replace(ranges, parameters=(*kept, delay))
+    known = {parameter.name for parameter in kept}
+    own = tuple(parameter for parameter in task.ranges if parameter.name not in known)
+    return msgspec.structs.replace(ranges, parameters=(*kept, *own, delay))

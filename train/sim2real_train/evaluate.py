@@ -11,11 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.randomization import RandomizationFile
-from sim2real.robots import get_robot
-from sim2real.tasks import Task, TaskEnv
+from sim2real.tasks import Task, TaskEnv, VectorEnv
+from sim2real.tasks.goal import success, time_to_goal
 from sim2real.tasks.ranges import check_robot
 
-__all__ = ["BatchPolicy", "Episodes", "Evaluation", "evaluate", "judge", "run_episodes", "wilson_interval"]
+__all__ = [
+    "BatchPolicy",
+    "Episodes",
+    "Evaluation",
+    "evaluate",
+    "judge",
+    "run_episodes",
+    "run_foreign_episodes",
+    "wilson_interval",
+]
 
 
 class BatchPolicy(Protocol):
@@ -94,11 +103,11 @@ def evaluate(
         InputError: The ranges are not those of the task's robot, or it cannot have them.
     """
     if randomization is not None:
-        check_robot(randomization, get_robot(task.robot))
+        check_robot(randomization, task.robot)
     episodes = run_episodes(
         policy, task, starts=starts, seed=seed, randomization=randomization, num_threads=num_threads
     )
-    return judge([episodes], task)
+    return judge([episodes], task.goal.text)
 
 
 def run_episodes(
@@ -121,25 +130,37 @@ def run_episodes(
         episode_length=2.0 * task.episode_length,
     )
     num_steps = round(task.episode_length / env.control_period)
-    positions = np.empty((num_steps + 1, *env.joint_pos.shape))
+    held = np.empty((num_steps, starts), np.bool_)
     returns = np.zeros(starts)
     alive = np.ones(starts, np.bool_)
     policy.reset(starts)
-    observation = env.observer.observation
     for step in range(num_steps):
-        positions[step] = env.joint_pos
-        result = env.step(policy.act(observation))
-        observation = result.observation
+        result = env.step(policy.act(env.observation))
         returns += result.reward * alive
         alive &= ~result.terminated
-    positions[num_steps] = env.joint_pos
-    success = task.success(positions, env.control_period) & alive
-    times = np.where(alive, task.time_to_goal(positions, env.control_period), np.inf)
-    return Episodes(success=success.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
+        held[step] = task.goal.holds(env.motion)
+    reached = success(task.goal, held, env.control_period) & alive
+    times = np.where(alive, time_to_goal(held, env.control_period), np.inf)
+    return Episodes(success=reached.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
 
 
-def judge(parts: Sequence[Episodes], task: Task) -> Evaluation:
-    """Return the verdict over the episodes of all `parts`."""
+def run_foreign_episodes(policy: BatchPolicy, env: VectorEnv) -> Episodes:
+    """Run one episode in each environment of somebody else's; success is to last until its time limit."""
+    policy.reset(env.num_envs)
+    returns = np.zeros(env.num_envs)
+    going = np.ones(env.num_envs, np.bool_)
+    lasted = np.zeros(env.num_envs, np.bool_)
+    while going.any():
+        result = env.step(policy.act(env.observation))
+        returns += result.reward * going
+        lasted |= result.truncated & going
+        going &= ~(result.terminated | result.truncated)
+    times = np.where(lasted, 0.0, np.inf)
+    return Episodes(success=lasted.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
+
+
+def judge(parts: Sequence[Episodes], criterion: str) -> Evaluation:
+    """Return the verdict over the episodes of all `parts`, judged by `criterion`."""
     success = [value for part in parts for value in part.success]
     times = np.array([value for part in parts for value in part.time_to_goal])
     return Evaluation(
@@ -150,7 +171,7 @@ def judge(parts: Sequence[Episodes], task: Task) -> Evaluation:
         mean_return=float(np.mean([value for part in parts for value in part.returns])),
         median_time=_quantile(times, 0.5),
         p95_time=_quantile(times, 0.95),
-        criterion=task.success_criterion,
+        criterion=criterion,
     )
 
 

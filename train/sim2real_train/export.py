@@ -16,6 +16,8 @@ from sim2real.errors import InputError
 from sim2real.layout import command_shape
 from sim2real.observation import ObservationBuilder
 from sim2real.tasks import Task, TaskEnv, get_task
+from sim2real.tasks.base import task_identity, unpublished
+from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, read_checkpoint
 from sim2real_train.config import config_sha256
 from sim2real_train.models import Actor
@@ -26,7 +28,7 @@ from sim2real_train.policy import TorchPolicy
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["GOLDEN_STEPS", "ExportResult", "actor_of", "contract_of", "export", "record_golden"]
+__all__ = ["GOLDEN_STEPS", "ExportResult", "actor_of", "contract_of", "export", "record_golden", "task_of"]
 
 GOLDEN_STEPS: Final = 600
 """Control steps of the golden run, in two episodes."""
@@ -65,7 +67,7 @@ def export(
         InputError: The checkpoint is missing or damaged, or the bundle cannot be written.
     """
     checkpoint = read_checkpoint(checkpoint_folder)
-    task = get_task(checkpoint.state.config.task)
+    task = task_of(checkpoint)
     actor = actor_of(checkpoint)
     contract = contract_of(checkpoint, task, actor)
     onnx = actor_to_onnx(actor, contract)
@@ -93,6 +95,21 @@ def export(
     return msgspec.structs.replace(result, bundle=out)
 
 
+def task_of(checkpoint: Checkpoint) -> Task:
+    """Return the task that a checkpoint's policy was trained for.
+
+    Raises:
+        InputError: It was trained in a foreign environment, whose inputs and outputs no contract describes.
+    """
+    config = checkpoint.state.config
+    if is_foreign(config.task):
+        raise InputError(
+            f"checkpoint: was trained in {config.task}, which has no contract: no signals, joints, gains or limits "
+            "that a robot could be driven by; train one of: sim2real tasks"
+        )
+    return get_task(config.task, config.robot)
+
+
 def actor_of(checkpoint: Checkpoint) -> Actor:
     """Return the actor that a checkpoint holds the weights of.
 
@@ -106,8 +123,8 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
                 f"checkpoint: the weights {name} are not finite, so training diverged; train anew with a lower "
                 "--learning-rate"
             )
-    task = get_task(config.task)
-    model = task.contract(task.identity(checkpoint_sha256="0" * 64, config_sha256="0" * 64)).model
+    task = task_of(checkpoint)
+    model = task.contract(unpublished(task)).model
     actor = Actor(config.model, model.observation_size, model.action_size)
     prefix = "actor."
     weights = {
@@ -124,8 +141,8 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
 
 def contract_of(checkpoint: Checkpoint, task: Task, actor: Actor) -> PolicyContract:
     """Return the contract of a checkpoint's policy: the task's, with this network's state and these hashes."""
-    identity = task.identity(
-        checkpoint_sha256=checkpoint.weights_sha256, config_sha256=config_sha256(checkpoint.state.config)
+    identity = task_identity(
+        task, checkpoint_sha256=checkpoint.weights_sha256, config_sha256=config_sha256(checkpoint.state.config)
     )
     contract = task.contract(identity)
     return msgspec.structs.replace(contract, model=actor.contract_model(contract.model))

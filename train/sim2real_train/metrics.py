@@ -14,7 +14,7 @@ import msgspec
 
 from sim2real_train.run_folder import writing
 
-__all__ = ["Curve", "Metrics", "MetricsLog", "curve"]
+__all__ = ["Curve", "Metrics", "MetricsLog", "curve", "scalars"]
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +39,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     grad_norm: float
     action_std: float
     minibatches: int
+    terms: dict[str, float]
+    """Means of the terms of the reward per control step, and other figures of the environments."""
     success: float | None
     """Success rate of the deterministic policy on plants of the training ranges; None: not measured here."""
 
@@ -52,6 +54,12 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     mean_reward: list[float]
     mean_return: list[float | None]
     success: list[float | None]
+
+
+def scalars(metrics: Metrics) -> dict[str, float | None]:
+    """Return every figure of an iteration by name."""
+    figures = msgspec.structs.asdict(metrics)
+    return figures.pop("terms") | figures
 
 
 def curve(metrics: tuple[Metrics, ...]) -> Curve:
@@ -130,9 +138,9 @@ def _event(metrics: Metrics) -> Any:
     # Generated modules without types.
     events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
     summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-    scalars = msgspec.structs.asdict(metrics)
-    step = scalars.pop("iteration")
+    figures = scalars(metrics)
+    del figures["iteration"]
     values = [
-        summaries.Summary.Value(tag=name, simple_value=value) for name, value in scalars.items() if value is not None
+        summaries.Summary.Value(tag=name, simple_value=value) for name, value in figures.items() if value is not None
     ]
-    return events.Event(step=step, wall_time=time.time(), summary=summaries.Summary(value=values))
+    return events.Event(step=metrics.iteration, wall_time=time.time(), summary=summaries.Summary(value=values))

@@ -154,25 +154,27 @@ class Actor(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Actor, critic and exploration noise. The critic has no memory and its own copy of the normaliser's constants."""
+    """Actor, critic and exploration noise. The critic has no memory, and may see more than the actor."""
 
-    def __init__(self, config: ModelConfig, observation_size: int, action_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, observation_size: int, critic_observation_size: int, action_size: int
+    ) -> None:
         super().__init__()
         self.actor = Actor(config, observation_size, action_size)
         self.critic = nn.Sequential(
-            ObservationNormalizer(observation_size), _mlp(config, observation_size, 1, output_gain=1.0)
+            ObservationNormalizer(critic_observation_size), _mlp(config, critic_observation_size, 1, output_gain=1.0)
         )
         self.log_std = nn.Parameter(torch.full((action_size,), config.initial_std).log())
 
     def value(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return V(observation), shape [...], of raw observations, shape [..., O]."""
+        """Return V(observation), shape [...], of what the critic sees, raw, shape [..., Oc]."""
         return self.critic(observation).squeeze(-1)
 
     def set_moments(self, moments: Moments) -> None:
-        """Normalise observations by `moments` from now on."""
+        """Normalise observations from now on by `moments` of what the critic sees, which begins with them."""
         for module in self.modules():
             if isinstance(module, ObservationNormalizer):
-                module.set_moments(moments)
+                module.set_moments(moments.first(len(module.mean)))
 
 
 def _mlp(config: ModelConfig, input_size: int, output_size: int, *, output_gain: float) -> nn.Sequential:

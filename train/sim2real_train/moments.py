@@ -34,6 +34,10 @@ class Moments:
         mean = rows.mean(axis=0)
         return Moments(float(len(rows)), mean, np.square(rows - mean).sum(axis=0))
 
+    def first(self, size: int) -> Moments:
+        """Return the moments of the first `size` elements of each sample."""
+        return Moments(self.count, self.mean[:size], self.squares[:size])
+
     @property
     def std(self) -> npt.NDArray[np.float64]:
         """Standard deviation (of the samples, not of a population they were drawn from), shape (D,)."""

@@ -108,7 +108,7 @@ def ppo_loss(model: ActorCritic, batch: Batch, behaviour_log_std: torch.Tensor, 
     bounded = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
     policy = -torch.minimum(ratio * batch.advantages, bounded * batch.advantages).mean()
     # L_value = ½ E[(V − target)²]
-    value = 0.5 * (model.value(batch.observations) - batch.targets).square().mean()
+    value = 0.5 * (model.value(batch.critic_observations) - batch.targets).square().mean()
     # H = Σ log σ + ½ log 2πe
     entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
     total = policy + config.value_coefficient * value - config.entropy_coefficient * entropy

@@ -16,6 +16,8 @@ class Batch:
 
     observations: torch.Tensor
     """Raw observations, shape [..., O]."""
+    critic_observations: torch.Tensor
+    """What the critic sees, raw, shape [..., Oc]."""
     actions: torch.Tensor
     """Actions that were taken, shape [..., A]."""
     behaviour_means: torch.Tensor
@@ -37,17 +39,22 @@ class Rollout:
 
     Attributes:
         observations: Raw observations, shape [T + 1, B, O]; the last one is where the next rollout goes on.
+        critic_observations: What the critic sees, shape [T + 1, B, Oc]; the observations where it sees nothing else.
         actions: Shape [T, B, A].
         means: Means of the actions' distribution, shape [T, B, A].
         rewards: Shape [T, B].
         terminated: The episode ended by itself in this step, shape [T, B], bool.
         truncated: The episode was cut off after this step, shape [T, B], bool.
         episode_start: The step is the first of its episode, shape [T + 1, B], bool.
-        final_observations: For each cut-off episode its step, environment and last observation.
+        final_observations: For each ended episode its step, environment and what the critic saw last.
     """
 
-    def __init__(self, num_steps: int, num_envs: int, observation_size: int, action_size: int) -> None:
-        self.observations = torch.zeros(num_steps + 1, num_envs, observation_size)
+    def __init__(
+        self, num_steps: int, num_envs: int, observation_size: int, critic_observation_size: int, action_size: int
+    ) -> None:
+        self.critic_observations = torch.zeros(num_steps + 1, num_envs, critic_observation_size)
+        # The critic's observation begins with the policy's.
+        self.observations = self.critic_observations[..., :observation_size]
         self.actions = torch.zeros(num_steps, num_envs, action_size)
         self.means = torch.zeros(num_steps, num_envs, action_size)
         self.rewards = torch.zeros(num_steps, num_envs)
@@ -62,7 +69,7 @@ class Rollout:
 
     def begin(self, state: tuple[torch.Tensor, ...]) -> None:
         """Start a new rollout where the last one ended, with the recurrent state before its first step."""
-        self.observations[0] = self.observations[-1]
+        self.critic_observations[0] = self.critic_observations[-1]
         self.episode_start[0] = self.episode_start[-1]
         self.state = state
         self.final_observations.clear()
@@ -87,6 +94,7 @@ class Rollout:
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         return (
             self.observations[:-1],
+            self.critic_observations[:-1],
             self.actions,
             self.means,
             self.log_probs,

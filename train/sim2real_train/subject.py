@@ -12,7 +12,7 @@ from sim2real.errors import InputError
 from sim2real.tasks import Task, get_task
 from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
 from sim2real_train.evaluate import BatchPolicy
-from sim2real_train.export import actor_of
+from sim2real_train.export import actor_of, task_of
 from sim2real_train.policy import OnnxPolicy, TorchPolicy
 
 __all__ = ["load_subject"]
@@ -27,9 +27,9 @@ def load_subject(path: Path) -> tuple[BatchPolicy, Task]:
     """
     if has_checkpoint(path):
         checkpoint = read_checkpoint(path)
-        return TorchPolicy(actor_of(checkpoint)), get_task(checkpoint.state.config.task)
+        return TorchPolicy(actor_of(checkpoint)), task_of(checkpoint)
     bundle = read_bundle(path)
-    task = get_task(bundle.contract.identity.task)
+    task = get_task(bundle.contract.identity.task, bundle.contract.identity.robot)
     _check_task(path, bundle.contract, task)
     if "float32" not in bundle.models:
         raise InputError(f"{path}: holds no float32 model to evaluate, only {', '.join(bundle.models)}")

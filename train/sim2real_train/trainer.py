@@ -12,18 +12,17 @@ import numpy as np
 from sim2real import __version__
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
-from sim2real.robots import get_robot
-from sim2real.tasks import get_task
-from sim2real.tasks.ranges import check_robot
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.colocated import WorkerLostError, colocated
-from sim2real_train.config import TrainConfig, training_ranges
-from sim2real_train.evaluate import Evaluation, judge
-from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve
+from sim2real_train.config import TrainConfig
+from sim2real_train.environments import check_task, verdict
+from sim2real_train.evaluate import Evaluation
+from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
 from sim2real_train.ppo import Update, adapt_learning_rate
 from sim2real_train.run_folder import claimed
+from sim2real_train.worker import Collected
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
@@ -76,8 +75,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
             configuration; another training is writing to it, or it cannot be written to.
         TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
-    robot = get_robot(get_task(config.task).robot)
-    check_robot(training_ranges(config, robot.name), robot)
+    check_task(config)
     if resume and not has_checkpoint(_checkpoint(out)):
         raise InputError(f"{out}: holds no checkpoint to go on from; train without --resume")
     with claimed(out):
@@ -147,12 +145,13 @@ class _Run:
             mean_reward=float(np.mean([each.mean_reward for each in collected])),
             mean_return=float(np.mean(returns)) if returns else None,
             learning_rate=learning_rate,
+            terms=_mean_terms(collected),
             success=self._evaluate(max(self.schedule.evaluate_starts // 4, 1)).success_rate if due else None,
             **msgspec.structs.asdict(update),
         )
 
     def _evaluate(self, starts: int) -> Evaluation:
-        return judge(self.workers.evaluate(starts, self.config.seed), get_task(self.config.task))
+        return verdict(self.config, self.workers.evaluate(starts, self.config.seed))
 
     def _save(self) -> None:
         states = self.workers.states()
@@ -187,6 +186,10 @@ class _Run:
         )
 
 
+def _mean_terms(collected: list[Collected]) -> dict[str, float]:
+    return {name: float(np.mean([each.terms[name] for each in collected])) for name in collected[0].terms}
+
+
 def _mean(updates: list[Update]) -> Update:
     """Return the means over all workers; the number of gradient steps is the same on each."""
     floats = [name for name in Update.__struct_fields__ if name != "minibatches"]
@@ -195,7 +198,7 @@ def _mean(updates: list[Update]) -> Update:
 
 
 def _check_metrics(metrics: Metrics) -> None:
-    for name, value in msgspec.structs.asdict(metrics).items():
+    for name, value in scalars(metrics).items():
         if value is not None and not math.isfinite(value):
             raise _diverged(metrics.iteration, f"{name} is {value}")
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 
 from sim2real.errors import InputError
-from sim2real.tasks import TaskEnv, get_task
-from sim2real_train.config import TrainConfig, training_ranges
-from sim2real_train.evaluate import Episodes, run_episodes
+from sim2real_train.config import TrainConfig
+from sim2real_train.environments import evaluate_on, training_env
+from sim2real_train.evaluate import Episodes
 from sim2real_train.gae import gae
 from sim2real_train.models import ActorCritic
 from sim2real_train.moments import Moments
@@ -30,11 +30,13 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker's rollout was like."""
 
     observations: Moments
-    """Moments of the raw observations."""
+    """Moments of what the critic sees, which begins with the observations."""
     mean_reward: float
     """Per control step."""
     episode_returns: list[float]
     """Sums of rewards of the episodes that ended in it."""
+    terms: dict[str, float]
+    """Mean of each term of the reward per control step, and other figures of the environments."""
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,26 +64,18 @@ class Worker:
         torch.set_num_threads(1)
         self.config = config
         self.rank = rank
-        self.task = get_task(config.task)
+        self._num_threads = num_threads
         num_envs = config.num_envs // config.num_workers
         env_seed, noise_seed = np.random.SeedSequence(config.seed).spawn(config.num_workers)[rank].generate_state(2)
-        self.env = TaskEnv(
-            self.task,
-            num_envs,
-            seed=int(env_seed),
-            randomization=training_ranges(config, self.task.robot),
-            num_threads=num_threads,
-            episode_length=self.task.training_episode_length,
-            stagger=True,
-        )
-        size = self.env.contract.model
+        self.env = training_env(config, num_envs, seed=int(env_seed), num_threads=num_threads)
+        sizes = self.env.observation_size, self.env.critic_observation_size, self.env.action_size
         # The same weights on every worker: the only draws that use the run's seed itself.
         torch.manual_seed(config.seed)
-        self.model = ActorCritic(config.model, size.observation_size, size.action_size)
-        self.moments = Moments.none(size.observation_size)
+        self.model = ActorCritic(config.model, *sizes)
+        self.moments = Moments.none(self.env.critic_observation_size)
         self.learner = Learner(self.model, config.ppo, average)
-        self.rollout = Rollout(config.ppo.num_steps, num_envs, size.observation_size, size.action_size)
-        self.rollout.observations[-1] = torch.from_numpy(self.env.observer.observation)
+        self.rollout = Rollout(config.ppo.num_steps, num_envs, *sizes)
+        self.rollout.critic_observations[-1] = torch.from_numpy(self.env.critic_observation)
         self.rollout.episode_start[-1] = True
         self._generator = torch.Generator().manual_seed(int(noise_seed))
         self._state = self.model.actor.initial_state(num_envs)
@@ -101,18 +95,19 @@ class Worker:
             torch.add(mean, noise[step], out=rollout.actions[step])
             result = env.step(rollout.actions[step].numpy())
             rollout.means[step] = mean
-            rollout.observations[step + 1] = torch.from_numpy(result.observation)
+            rollout.critic_observations[step + 1] = torch.from_numpy(result.critic_observation)
             rollout.rewards[step] = torch.from_numpy(result.reward)
             rollout.terminated[step] = torch.from_numpy(result.terminated)
             rollout.truncated[step] = torch.from_numpy(result.truncated)
             self._returns += result.reward
             if len(result.done_ids):
-                returns += self._end_episodes(step, result.done_ids, result.final_observation)
+                returns += self._end_episodes(step, result.done_ids, result.final_critic_observation)
         rollout.episode_start[1:] = rollout.terminated | rollout.truncated
         return Collected(
-            observations=Moments.of(rollout.observations[:-1].numpy()),
+            observations=Moments.of(rollout.critic_observations[:-1].numpy()),
             mean_reward=float(rollout.rewards.mean()),
             episode_returns=returns,
+            terms=env.term_means(),
         )
 
     def _end_episodes(
@@ -131,7 +126,7 @@ class Worker:
     def score(self) -> Moments:
         """Compute advantages and value targets; return the moments of the advantages."""
         rollout, ppo = self.rollout, self.config.ppo
-        values = self.model.value(rollout.observations)
+        values = self.model.value(rollout.critic_observations)
         next_values = values[1:].clone()
         for step, env_ids, final_observation in rollout.final_observations:
             next_values[step, env_ids] = self.model.value(final_observation)
@@ -161,8 +156,8 @@ class Worker:
 
     def evaluate(self, starts: int, seed: int) -> Episodes:
         """Run whole episodes of the deterministic policy on plants of the training ranges."""
-        ranges = training_ranges(self.config, self.task.robot)
-        return run_episodes(TorchPolicy(self.model.actor), self.task, starts=starts, seed=seed, randomization=ranges)
+        policy = TorchPolicy(self.model.actor)
+        return evaluate_on(self.config, policy, starts=starts, seed=seed, num_threads=self._num_threads)
 
     def state(self) -> WorkerState:
         """Return what later iterations depend on, beside `learner_state`."""
@@ -170,7 +165,7 @@ class Worker:
         arrays = {f"env/{name}": array for name, array in arrays.items()}
         arrays["generator"] = self._generator.get_state().numpy()
         arrays["returns"] = self._returns.copy()
-        arrays["observation"] = self.rollout.observations[-1].numpy().copy()
+        arrays["observation"] = self.rollout.critic_observations[-1].numpy().copy()
         arrays["episode_start"] = self.rollout.episode_start[-1].numpy().copy()
         for index, tensor in enumerate(self._state):
             arrays[f"state/{index}"] = tensor.numpy().copy()
@@ -213,7 +208,7 @@ class Worker:
         self.env.load_state(environment, state.generator)
         self._generator.set_state(torch.tensor(arrays["generator"]))
         self._returns[:] = arrays["returns"]
-        self.rollout.observations[-1] = torch.tensor(arrays["observation"])
+        self.rollout.critic_observations[-1] = torch.tensor(arrays["observation"])
         self.rollout.episode_start[-1] = torch.tensor(arrays["episode_start"])
         self._state = tuple(torch.tensor(arrays[f"state/{index}"]) for index in range(len(self._state)))
 

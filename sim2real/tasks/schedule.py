@@ -1,0 +1,68 @@
+"""When events meet an environment and when its operator changes their mind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim2real.tasks.base import Array, Event, Task
+
+__all__ = ["Schedule"]
+
+
+class Schedule:
+    """Counts control steps down to the next event of each kind, and to the next commands, in every environment.
+
+    Args:
+        task: Whose events and commands.
+        control_period: [s].
+        num_envs: N.
+    """
+
+    def __init__(self, task: Task, control_period: float, num_envs: int) -> None:
+        self._events = task.events
+        self._commands = task.commands
+        self._control_period = control_period
+        # One row per event; the last is the commands'. Steps until it is due.
+        self._left = np.zeros((len(task.events) + 1, num_envs), np.int64)
+
+    def start(self, rng: np.random.Generator, rows: npt.NDArray[np.intp], command: Array) -> None:
+        """Begin episodes in `rows`: first commands into `command`, shape (N, C), and times of what comes later."""
+        for index, event in enumerate(self._events):
+            self._left[index, rows] = self._steps(rng, event.period, len(rows))
+        if self._commands is not None:
+            command[rows] = self._commands.draw(rng, len(rows))
+            self._left[-1, rows] = self._steps(rng, self._commands.period, len(rows))
+
+    def due_events(self, rng: np.random.Generator) -> Iterator[tuple[Event, npt.NDArray[np.intp]]]:
+        """Let one control step pass; yield the events that are due and the environments that they meet."""
+        self._left -= 1
+        for index, event in enumerate(self._events):
+            rows = np.flatnonzero(self._left[index] <= 0)
+            if len(rows):
+                self._left[index, rows] = self._steps(rng, event.period, len(rows))
+                yield event, rows
+
+    def renew_commands(self, rng: np.random.Generator, command: Array) -> None:
+        """Draw commands where they are due, into `command`, shape (N, C)."""
+        if self._commands is None:
+            return
+        rows = np.flatnonzero(self._left[-1] <= 0)
+        if len(rows):
+            command[rows] = self._commands.draw(rng, len(rows))
+            self._left[-1, rows] = self._steps(rng, self._commands.period, len(rows))
+
+    def _steps(self, rng: np.random.Generator, period: tuple[float, float], num: int) -> npt.NDArray[np.int64]:
+        low, high = (max(round(time / self._control_period), 1) for time in period)
+        return rng.integers(low, high + 1, num)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return a copy of everything that later steps depend on."""
+        return {"left": self._left.copy()}
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Continue exactly from what `state` returned."""
+        self._left[:] = state["left"]

@@ -1,0 +1,62 @@
+"""What a run learns in: environments of its task, or a foreign vector environment."""
+
+from __future__ import annotations
+
+from sim2real.tasks import Task, TaskEnv, VectorEnv, get_task
+from sim2real.tasks.gym_tasks import GymTaskEnv, is_foreign
+from sim2real.tasks.ranges import check_robot
+from sim2real_train.config import TrainConfig, training_ranges
+from sim2real_train.evaluate import BatchPolicy, Episodes, Evaluation, judge, run_episodes, run_foreign_episodes
+
+__all__ = ["check_task", "evaluate_on", "training_env", "verdict"]
+
+_FOREIGN_CRITERION = "the episode lasts to its time limit"
+
+
+def check_task(config: TrainConfig) -> None:
+    """Check that there is such a task and that its robot can have the configured physics.
+
+    Raises:
+        InputError: Neither.
+    """
+    if is_foreign(config.task):
+        GymTaskEnv.check(config.task)
+        return
+    task = _task(config)
+    check_robot(training_ranges(config, task), task.robot)
+
+
+def training_env(config: TrainConfig, num_envs: int, *, seed: int, num_threads: int) -> VectorEnv:
+    """Return `num_envs` environments to learn in."""
+    if is_foreign(config.task):
+        return GymTaskEnv(config.task, num_envs, seed=seed, num_threads=num_threads)
+    task = _task(config)
+    return TaskEnv(
+        task,
+        num_envs,
+        seed=seed,
+        randomization=training_ranges(config, task),
+        engine=config.engine,
+        num_threads=num_threads,
+        episode_length=task.training_episode_length,
+        stagger=True,
+    )
+
+
+def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: int, num_threads: int) -> Episodes:
+    """Run one whole episode from each of `starts` random states, each on a plant of the training ranges."""
+    if is_foreign(config.task):
+        return run_foreign_episodes(policy, GymTaskEnv(config.task, starts, seed=seed, num_threads=num_threads))
+    task = _task(config)
+    return run_episodes(
+        policy, task, starts=starts, seed=seed, randomization=training_ranges(config, task), num_threads=num_threads
+    )
+
+
+def verdict(config: TrainConfig, parts: list[Episodes]) -> Evaluation:
+    """Return the verdict over the episodes of all `parts`."""
+    return judge(parts, _FOREIGN_CRITERION if is_foreign(config.task) else _task(config).goal.text)
+
+
+def _task(config: TrainConfig) -> Task:
+    return get_task(config.task, config.robot)
