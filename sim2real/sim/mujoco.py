@@ -15,7 +15,7 @@ from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY
 from sim2real.robots import Robot
 from sim2real.sim.base import EnvIds, Snapshot
 from sim2real.sim.model import FOOT_FORCE, foot_object, load_model
-from sim2real.sim.places import Place, field_values, nominal_value, places_of
+from sim2real.sim.places import Place, check_values, field_values, nominal_value, places_of
 from sim2real.sim.scene import EMPTY, Scene
 
 __all__ = ["MujocoSim"]
@@ -220,14 +220,13 @@ class MujocoSim:
         `param` is the robot's name for it or a place in the model, see `sim2real.sim.places`.
 
         Raises:
-            InputError: There is no such parameter or place; a value is not finite; or `set_models` was called.
+            InputError: There is no such parameter or place, a value is impossible, or `set_models` was called.
         """
         if param not in self._places:
             self._places[param] = places_of(self.robot, self.model, param)
         if self._models:
             raise InputError(f"parameter {param!r}: environments have models of their own (set_models): change those")
-        if not np.isfinite(values).all():
-            raise InputError(f"parameter {param!r}: expected finite values, got {values[~np.isfinite(values)][0]}")
+        check_values(param, self._places[param], values)
         rows = slice(None) if env_ids is None else env_ids
         for place in self._places[param]:
             self._expand(place.field)[(rows, *place.index)] = values

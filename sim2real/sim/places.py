@@ -21,7 +21,7 @@ from mujoco.batch import MODEL_FIELDS
 from sim2real.errors import InputError
 from sim2real.robots import Robot
 
-__all__ = ["Place", "field_values", "find_place", "nominal_value", "places_of"]
+__all__ = ["Place", "check_values", "field_values", "find_place", "nominal_value", "places_of"]
 
 _OBJECT: Final = re.compile(r"(?P<field>\w+)/(?P<object>.+?)(?P<index>(?:\[\d+\])*)")
 _OPTION: Final = re.compile(r"(?P<field>opt\.\w+)(?P<index>(?:\[\d+\])*)")
@@ -46,6 +46,13 @@ _RESERVED: Final = {
     "opt.timestep": "the physics step is the same everywhere; it is given when the simulation is made",
     "actuator_biasprm": "it holds the gains, which every command sets",
 }
+_NEVER_NEGATIVE: Final = frozenset(
+    {
+        *("body_mass", "body_inertia", "dof_armature", "dof_damping", "dof_frictionloss", "geom_friction", "geom_size"),
+        *("tendon_armature", "tendon_damping", "tendon_frictionloss", "opt.density", "opt.viscosity"),
+    }
+)
+"""MuJoCo simulates values below zero of these without a word."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +97,18 @@ def find_place(model: mujoco.MjModel, place: str) -> Place:
         return Place(field=field, index=(first, *index))
     _check_index(place, index, (rows, *values.shape[1:]))
     return Place(field=field, index=(first + index[0], *index[1:]))
+
+
+def check_values(param: str, places: Iterable[Place], values: npt.NDArray[np.float64]) -> None:
+    """Refuse values of a parameter that no robot has.
+
+    Raises:
+        InputError: A value is not finite, or below zero where that means nothing.
+    """
+    if not np.isfinite(values).all():
+        raise InputError(f"parameter {param!r}: expected finite values, got {values[~np.isfinite(values)][0]}")
+    if any(place.field in _NEVER_NEGATIVE for place in places) and (values < 0.0).any():
+        raise InputError(f"parameter {param!r}: expected at least 0, got {values.min()}")
 
 
 def nominal_value(model: mujoco.MjModel, place: str) -> float:
