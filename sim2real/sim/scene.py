@@ -36,8 +36,9 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
             return np.zeros(np.broadcast_shapes(x.shape, y.shape))
         heights = self.terrain.heights
         rows, columns = heights.shape
-        column = np.clip((x / self.terrain.size[0] + 0.5) * (columns - 1), 0.0, columns - 1.001)
-        row = np.clip((y / self.terrain.size[1] + 0.5) * (rows - 1), 0.0, rows - 1.001)
+        # A robot that has left the real numbers has no ground below it; any height will do.
+        column = np.nan_to_num(np.clip((x / self.terrain.size[0] + 0.5) * (columns - 1), 0.0, columns - 1.001))
+        row = np.nan_to_num(np.clip((y / self.terrain.size[1] + 0.5) * (rows - 1), 0.0, rows - 1.001))
         i, j = row.astype(np.intp), column.astype(np.intp)
         u, v = row - i, column - j
         low = heights[i, j] * (1.0 - v) + heights[i, j + 1] * v

@@ -1,0 +1,186 @@
+"""Run a dump of a diverged simulation again, from its oldest state, under the commands that it was given."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sim2real.action import ActionMapper
+from sim2real.errors import InputError
+from sim2real.layout import POSITION
+from sim2real.sim.delays import MAX_DELAY
+from sim2real.sim.engines import ENGINES, EngineName, make_sim
+from sim2real.sim.plant import Plant
+from sim2real.tasks.base import Task
+from sim2real.tasks.dump import Dump
+from sim2real.tasks.env import FASTEST
+
+__all__ = ["Replay", "replay"]
+
+Array = npt.NDArray[np.float64]
+
+_ON_THE_WAY: Final = (
+    "plant.now",
+    "plant.commands.in_force",
+    "plant.commands.content",
+    "plant.commands.arrival",
+    "plant.commands.newest",
+    "plant.signals.",
+)
+"""Of a plant's snapshot, what changes from step to step and follows from the commands."""
+_MODEL: Final = "model."
+"""Of an engine's snapshot, the fields of the model that environments have of their own."""
+_ENCODER_OFFSET: Final = "plant.sensors.encoder_offset"
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. Control steps are counted within the file, from 0."""
+
+    steps: int
+    """Control steps of the file."""
+    from_start: bool
+    """It goes back to where the episode began."""
+    diverged_in: int | None
+    """Control step in which the replay diverged; None: it did not. The run diverged in the last one."""
+    exact_steps: int
+    """Control steps, from the first on, after which the state was that of the file bit for bit."""
+    resumed: tuple[int, ...]
+    """Control steps before which the state was taken from the file: pushes, and at first where commands were late."""
+    largest_velocity: list[float]
+    """Largest absolute generalised velocity after each control step [m/s, rad/s]; not finite once it diverged."""
+    not_finite_command: int | None
+    """First control step whose command was not a number: then the policy is the cause, not the physics."""
+    qpos: Array
+    """Pose before each control step and after the last, shape (T + 1, nq)."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether all of it was repeated bit for bit."""
+        return self.exact_steps == self.steps
+
+
+def replay(dump: Dump, task: Task, *, engine: EngineName | None = None) -> Replay:
+    """Run `dump` again.
+
+    Args:
+        dump: The file's content.
+        task: Its task, with its robot.
+        engine: Another engine than the dump's, to see whether it diverges there too; never exact.
+
+    Raises:
+        InputError: The task, its robot or the engine do not fit the file.
+    """
+    plant = _rebuild(dump, task, _engine(dump, engine))
+    # What a plant draws for each message was drawn by another generator then.
+    rng = np.random.default_rng(dump.facts.seed)
+    steps = len(dump.command)
+    late = 0 if dump.facts.from_start else int(np.ceil(MAX_DELAY / (plant.decimation * plant.sim.dt)))
+    qpos, fastest = np.empty((steps + 1, plant.sim.qpos.shape[1])), np.empty(steps)
+    resumed: list[int] = []
+    wrong: list[int] = []
+    for step in range(steps):
+        if step and not _equals(plant, {name: values[step] for name, values in dump.state.items()}):
+            if dump.written[step] or step <= late:
+                _resume(plant, dump, step)
+                resumed.append(step)
+            else:
+                wrong.append(step - 1)
+        qpos[step] = plant.sim.qpos[0]
+        with np.errstate(all="ignore"):
+            plant.step(dump.command[step : step + 1], rng)
+        fastest[step] = np.abs(plant.sim.qvel[0]).max()
+    qpos[steps] = plant.sim.qpos[0]
+    if not _equals(plant, {"qpos": dump.final_qpos, "qvel": dump.final_qvel}):
+        wrong.append(steps - 1)
+    # Written so that what is not a number counts as diverged, as in `TaskEnv`.
+    diverged = np.flatnonzero(~((fastest < FASTEST) & np.isfinite(qpos[1:]).all(axis=1)))
+    not_finite = np.flatnonzero(~np.isfinite(dump.command).all(axis=(1, 2)))
+    return Replay(
+        steps=steps,
+        from_start=dump.facts.from_start,
+        diverged_in=int(diverged[0]) if len(diverged) else None,
+        exact_steps=wrong[0] if wrong else steps,
+        resumed=tuple(resumed),
+        largest_velocity=fastest.tolist(),
+        not_finite_command=int(not_finite[0]) if len(not_finite) else None,
+        qpos=qpos,
+    )
+
+
+def _engine(dump: Dump, engine: EngineName | None) -> EngineName:
+    name = engine or dump.facts.engine
+    if name not in ENGINES:
+        raise InputError(f"engine {name!r} of the dump: unknown; choose one of {', '.join(ENGINES)} with --engine")
+    return name
+
+
+def _rebuild(dump: Dump, task: Task, engine: EngineName) -> Plant:
+    """Return the plant of the dump, in its oldest state, with its physics, delays and drives."""
+    facts = dump.facts
+    if (facts.task, facts.robot) != (task.name, task.robot.name):
+        raise InputError(
+            f"the dump is of task {facts.task} and robot {facts.robot}, got {task.name} and {task.robot.name}; "
+            "name the robot with --robot"
+        )
+    has_errors = any(name.startswith("plant.sensors.") for name in dump.plant)
+    sim = make_sim(facts.contract, 1, robot=task.robot, engine=engine, scene=task.scene)
+    plant = Plant(facts.contract, sim, sensors=task.sensors if has_errors else None, delays=task.delays)
+    if (sim.qpos.shape[1:], sim.qvel.shape[1:]) != (dump.final_qpos.shape, dump.final_qvel.shape):
+        raise InputError(f"the dump's states do not fit robot {facts.robot}: it has been changed since")
+    if engine == facts.engine:
+        _restore(plant, dump)
+    else:
+        # What another engine calls its own means nothing here; the randomization by name does.
+        for name, value in facts.parameters.items():
+            plant.randomize(name, np.array([value]))
+    plant.drives.reset(None)
+    _resume(plant, dump, 0)
+    _begin(plant, dump)
+    return plant
+
+
+def _restore(plant: Plant, dump: Dump) -> None:
+    """Give the plant every parameter that the dump's had: of the model, the delays, the sensors and the drives."""
+    snapshot = plant.snapshot()
+    for name, values in dump.plant.items():
+        known = name in snapshot or name.startswith(_MODEL)
+        if known and not name.startswith(_ON_THE_WAY) and np.isfinite(values).all():
+            if name in snapshot and values.shape != snapshot[name].shape:
+                raise InputError(f"the dump's {name} does not fit task {dump.facts.task}: it has been changed since")
+            snapshot[name] = values.astype(np.float64)
+    plant.restore(snapshot)
+
+
+def _begin(plant: Plant, dump: Dump) -> None:
+    """Put in force what is in force when an episode begins: the joints' own positions, as `TaskEnv` does."""
+    contract = dump.facts.contract
+    signals = np.zeros((1, plant.layout.size))
+    plant.read(signals)
+    mapper = ActionMapper(contract, 1)
+    mapper.reset(signals[:, plant.layout.slices["joint_pos"]])
+    block = mapper.command.copy()
+    if _ENCODER_OFFSET in dump.plant:
+        block[:, POSITION] -= dump.plant[_ENCODER_OFFSET]
+    block = block[..., [contract.joint_names.index(name) for name in plant.sim.joint_names]]
+    snapshot = plant.snapshot()
+    snapshot["plant.commands.in_force"] = block
+    snapshot["plant.commands.content"] = np.broadcast_to(block[:, None], snapshot["plant.commands.content"].shape)
+    plant.restore(snapshot)
+    if plant.drives.ideal:
+        plant.sim.set_command(block)
+
+
+def _resume(plant: Plant, dump: Dump, step: int) -> None:
+    """Put the simulation into the state of the file before `step`."""
+    snapshot = plant.sim.snapshot()
+    snapshot |= {name: values[step : step + 1].copy() for name, values in dump.state.items() if name in snapshot}
+    plant.sim.restore(snapshot)
+
+
+def _equals(plant: Plant, state: dict[str, Array]) -> bool:
+    """Whether positions and velocities are those of `state`, bit for bit."""
+    sim = plant.sim
+    return sim.qpos[0].tobytes() == state["qpos"].tobytes() and sim.qvel[0].tobytes() == state["qvel"].tobytes()
