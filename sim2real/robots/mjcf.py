@@ -156,8 +156,6 @@ def _drives(path: str, model: mujoco.MjModel, chosen: Sequence[str] | None) -> d
         if int(model.jnt_type[joint]) not in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
             continue
         name = model.joint(joint).name
-        if not name:
-            raise InputError(f"{path}: actuator {actuator} drives a joint without a name; name the joint")
         here, before = _drive(model, actuator, joint), drives.get(name, _Drive(0.0, 0.0, 0.0))
         drives[name] = _Drive(max(here.effort_limit, before.effort_limit), here.kp + before.kp, here.kd + before.kd)
     if not drives:
