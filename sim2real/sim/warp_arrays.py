@@ -14,7 +14,7 @@ import warp as wp
 
 from sim2real.errors import InputError
 
-__all__ = ["Array", "Mirror", "device_of", "flat", "put", "rows_of"]
+__all__ = ["Array", "Mirror", "device_of", "flat", "host_copy", "keep", "put", "write"]
 
 Array = npt.NDArray[np.float64]
 DeviceArray = Any
@@ -41,15 +41,16 @@ def device_of(name: str | None) -> Any:
 
 
 def flat(array: DeviceArray) -> DeviceArray:
-    """Return a view of a float array, of any element type, as shape (rows, floats in a row)."""
+    """Return a view of a float array, of any element type, as shape (rows, floats in a row); keep the array alive."""
     rows = array.shape[0]
     width = array.size * int(wp.types.type_size(array.dtype)) // max(rows, 1)
     return wp.array(ptr=array.ptr, dtype=wp.float32, shape=(rows, width), device=array.device)
 
 
-def rows_of(values: npt.NDArray[Any], rows: int) -> npt.NDArray[np.float32]:
-    """Return values as float32 of shape (rows, values in a row), contiguous."""
-    return np.ascontiguousarray(np.broadcast_to(values, (rows, *values.shape[1:])), np.float32).reshape(rows, -1)
+def host_copy(array: DeviceArray) -> Array:
+    """Return a copy as float64, shape (rows, numbers in a row)."""
+    values: Array = array.numpy().astype(np.float64).reshape(array.shape[0], -1)
+    return values
 
 
 def put(
@@ -72,11 +73,30 @@ def put(
         inputs=[
             wp.array(where.astype(np.int32), dtype=wp.int32, device=device),
             wp.array(which.astype(np.int32), dtype=wp.int32, device=device),
-            wp.array(rows_of(values, count), dtype=wp.float32, device=device),
+            wp.array(np.broadcast_to(values, (count, width)).astype(np.float32), dtype=wp.float32, device=device),
         ],
         outputs=[target],
         device=device,
     )
+
+
+def write(array: DeviceArray, values: npt.NDArray[Any], rows: npt.NDArray[np.intp] | None) -> None:
+    """Write values, shape (n, numbers in a row) or (1, ...) for all alike, to rows (None: all) of any element type."""
+    if array.dtype is wp.bool:
+        whole = array.numpy().copy()
+        whole[slice(None) if rows is None else rows] = values
+        array.assign(whole)
+    else:
+        put(flat(array), values, rows)
+
+
+def keep(target: DeviceArray, old: DeviceArray, rows: npt.NDArray[np.intp]) -> None:
+    """Put what an array of floats held back into all but the given rows."""
+    chosen = np.zeros(target.shape[0], np.int32)
+    chosen[rows] = 1
+    into = flat(target)
+    inputs = [wp.array(chosen, dtype=wp.int32, device=target.device), flat(old)]
+    wp.launch(_keep, dim=into.shape, inputs=inputs, outputs=[into], device=target.device)
 
 
 class Mirror:
@@ -90,6 +110,7 @@ class Mirror:
     """
 
     def __init__(self, array: DeviceArray, shape: tuple[int, ...]) -> None:
+        self._owner = array  # of the memory that `flat` views
         self._array = flat(array)
         self.host: Array = np.empty(shape)
         self._seen: Array = np.empty(shape)
@@ -120,3 +141,10 @@ def _put(
 ) -> None:
     i, j = wp.tid()
     target[rows[i], columns[j]] = values[i, j]
+
+
+@wp.kernel(enable_backward=False)
+def _keep(chosen: wp.array[int], old: wp.array2d[float], target: wp.array2d[float]) -> None:
+    i, j = wp.tid()
+    if chosen[i] == 0:
+        target[i, j] = old[i, j]
