@@ -66,6 +66,6 @@ def test_what_is_wrong_with_a_package_is_one_clear_line(tmp_path: Path, line: st
 
 
 def test_unknown_robot_says_what_there_is() -> None:
-    with pytest.raises(InputError, match="unknown; allowed: pendulum, double_pendulum, .*; did you mean 'pendulum'"):
+    with pytest.raises(InputError, match=r"unknown; allowed: pendulum, double_pendulum, .*; did you mean 'pendulum'"):
         get_robot("pendulumm")
     assert robot_names() == ("pendulum", "double_pendulum", "so101", "go2")
