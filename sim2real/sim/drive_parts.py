@@ -7,6 +7,7 @@ allocated is allocated once; nothing loops over environments or joints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from sim2real.robots.drives import Drive
 __all__ = ["Backlash", "GearFriction", "MotorLimit", "spread"]
 
 Array = npt.NDArray[np.float64]
+
+_AT_REST: Final = 1e-3
+"""Part of the breakaway effort that would stop within a step a joint that counts as resting."""
 
 
 def spread(values: Sequence[float], num_envs: int) -> Array:
@@ -75,23 +79,27 @@ class GearFriction:
     "Extended friction models for the physics simulation of servo actuators", 2024, model M4 with its Stribeck part
     independent of load). What it does give is what stops the joint, as far as G reaches, so that it never drives it:
 
-        s_k = f_{k−1} + I/dt (2 v_k − v_{k−1}) + [stuck at k−1] (u_k − u_{k−1})
-        f_k = clip(s_k, −G, G),    stuck at k: |s_k| ≤ G,    effort on the joint: u_k − f_k
+        s_k = f_{k−1} + I/dt (2 v_k − v_{k−1}) + [held] (u_k − u_{k−1})
+        f_k = clip(s_k, −G, G)          effort on the joint: u_k − f_k
+        held: |s_{k−1}| ≤ G_{k−1}, and v_k (u_k − u_{k−1}) ≥ 0 or I/dt |v_k| is under a thousandth of the breakaway
 
     Why so. To stop a joint of inertia M under a load d within the step takes f = M v_k/dt + u_k + d. The load (gravity,
     contact, other joints) is known only from the last step, d = M (v_k − v_{k−1})/dt − u_{k−1} + f_{k−1}; the sum is
     the first line with I = M. A sliding joint thus stops dead in the step in which it would have reversed, and friction
-    takes up every change of the motor's effort on a resting one at once: it stays exactly where it is. While it slides,
-    a jump of u is no reason to change f, hence the condition. Summed up over steps, f is a spring of stiffness I/dt² with a damper
-    I/dt that slips at G: an elastoplastic bristle (Dupont, Hayward, Armstrong, Altpeter, "Single state elastoplastic
-    friction models", 2002), which neither creeps under a load below breakaway, as Dahl's and LuGre's do, nor needs the
-    velocity band of Karnopp's (Olsson, Åström, Canudas de Wit, Gäfvert, Lischinsky, "Friction models and friction
-    compensation", 1998). A load that comes up moves the joint by about d dt²/I before it is held.
+    takes up every change of the motor's effort on a resting one at once: it stays exactly where it is. One that moves
+    is not held against efforts that slow it down, or friction would undo the damping of the control loop.
+
+    Summed up over steps, f is a spring of stiffness I/dt² with a damper I/dt that slips at G: an elastoplastic bristle
+    (Dupont, Hayward, Armstrong, Altpeter, "Single state elastoplastic friction models", 2002), which neither creeps
+    under a load below breakaway, as Dahl's and LuGre's do, nor needs the velocity band of Karnopp's (Olsson, Åström,
+    Canudas de Wit, Gäfvert, Lischinsky, "Friction models and friction compensation", 1998). A load that comes up moves
+    the joint by about d dt²/I before it is held. With I = 0.01 kg·m², 1 N·m and 2 ms that is 0.4 mrad; an inertia that
+    is much too small makes the joint ring on its bristles.
 
     I need not be M. With r = I/M a stuck joint follows z² − 2 (1 − r) z + (1 − r) = 0, stable for 0 < r < 4/3; with
     several joints, r are the eigenvalues of M⁻¹ diag(I). A rotor's inertia is contained in the armature on M's
-    diagonal, so that r ≤ 1 in every pose. Friction is bounded by what stops the joint, viscous friction included: no value of any
-    parameter makes it unstable.
+    diagonal, so that r ≤ 1 in every pose. Friction is bounded by what stops the joint, viscous friction included: no
+    value of any parameter makes it unstable.
 
     Attributes:
         parameters: Live randomizable values. `static` below `coulomb` counts as equal to it.
@@ -116,9 +124,9 @@ class GearFriction:
         self._inertia = inertia
         self._dt = dt
         self._held = np.zeros_like(inertia)
-        self._stuck = np.ones_like(inertia)
+        self._stuck = np.ones(inertia.shape, np.bool_)
         self._last_velocity = np.zeros_like(inertia)
-        self.state = {
+        self.state: dict[str, Array | npt.NDArray[np.bool_]] = {
             "friction.held": self._held,
             "friction.stuck": self._stuck,
             "friction.last_velocity": self._last_velocity,
@@ -128,6 +136,9 @@ class GearFriction:
         self._stop = np.empty_like(inertia)
         self._budget = np.empty_like(inertia)
         self._term = np.empty_like(inertia)
+        self._rest_velocity = np.empty_like(inertia)
+        self._mask = np.empty(inertia.shape, np.bool_)
+        self._slow = np.empty(inertia.shape, np.bool_)
         self.derive()
 
     def derive(self) -> None:
@@ -135,13 +146,16 @@ class GearFriction:
         np.subtract(self._static, self._coulomb, out=self._excess)
         np.maximum(self._excess, 0.0, out=self._excess)
         np.divide(self._inertia, self._dt, out=self._inertia_over_dt)
+        np.maximum(self._static, self._coulomb, out=self._rest_velocity)
+        self._rest_velocity *= _AT_REST
+        self._rest_velocity /= self._inertia_over_dt
         self._has_excess = bool(self._excess.any())
         self._has_load = bool(self._load.any())
 
     def start(self, rows: npt.NDArray[np.bool_], velocity: Array) -> None:
         """Begin an episode in the environments of the mask `rows`, shape (N,)."""
         self._held[rows] = 0.0
-        self._stuck[rows] = 1.0
+        self._stuck[rows] = True
         self._last_velocity[rows] = velocity[rows]
 
     def forget_jump(self, where: npt.NDArray[np.bool_], velocity: Array) -> None:
@@ -149,22 +163,38 @@ class GearFriction:
         np.copyto(self._last_velocity, velocity, where=where)
 
     def apply(self, velocity: Array, last_effort: Array, effort: Array) -> None:
-        """Subtract friction from the motor's `effort` in place; what it was becomes `last_effort`, the motor's before."""
+        """Subtract friction from the motor's `effort` in place.
+
+        Args:
+            velocity: Of the rotors, shape (N, J).
+            last_effort: Of the motors in the step before; becomes this step's.
+            effort: Of the motors in this step, then what they leave for the link.
+        """
         self._compute_budget(velocity, effort)
+        np.subtract(effort, last_effort, out=self._term)
+        self._find_held(velocity)
         np.multiply(velocity, 2.0, out=self._stop)
         self._stop -= self._last_velocity
         self._stop *= self._inertia_over_dt
         self._stop += self._held
-        np.subtract(effort, last_effort, out=self._term)
-        self._term *= self._stuck
+        self._term *= self._mask
         self._stop += self._term
         np.minimum(self._stop, self._budget, out=self._held)
         np.negative(self._budget, out=self._budget)
         np.maximum(self._held, self._budget, out=self._held)
-        np.equal(self._held, self._stop, out=self._stuck, casting="unsafe")
+        np.equal(self._held, self._stop, out=self._stuck)
         np.copyto(self._last_velocity, velocity)
         np.copyto(last_effort, effort)
         effort -= self._held
+
+    def _find_held(self, velocity: Array) -> None:
+        """Find where friction takes up the change of the motor's effort, which is in `_term`."""
+        np.multiply(self._term, velocity, out=self._stop)
+        np.greater_equal(self._stop, 0.0, out=self._mask)
+        np.absolute(velocity, out=self._stop)
+        np.less_equal(self._stop, self._rest_velocity, out=self._slow)
+        self._mask |= self._slow
+        self._mask &= self._stuck
 
     def _compute_budget(self, velocity: Array, effort: Array) -> None:
         np.absolute(velocity, out=self._budget)
