@@ -181,23 +181,27 @@ class MujocoSim:
         rows = slice(None) if env_ids is None else env_ids
         if np.array_equal(self._gains[rows], gains):
             return
-        self._gains[rows] = gains
         if self._models:
-            self._set_gains_of_models()
+            self._set_gains_of_models(rows, gains)
             return
         if self._bias is None:
             self._bias = self._batch.expand("actuator_biasprm")
+        self._gains[rows] = gains
         self._bias[rows, :, _BIAS] = -gains.swapaxes(1, 2)
 
-    def _set_gains_of_models(self) -> None:
+    def _set_gains_of_models(self, rows: EnvIds | slice, gains: Array) -> None:
+        every = self._gains.copy()
+        every[rows] = gains
         of_model: dict[int, Array] = {}
-        for model, gains in zip(self._models, self._gains, strict=True):
-            if not np.array_equal(of_model.setdefault(id(model), gains), gains):
+        for model, wanted in zip(self._models, every, strict=True):
+            if not np.array_equal(of_model.setdefault(id(model), wanted), wanted):
                 raise InputError(
                     "command: environments that share a model need the same kp and kd; give each a model of its own"
                 )
-            model.actuator_biasprm[:, _BIAS] = -gains.T
+        for model in self._models:
+            model.actuator_biasprm[:, _BIAS] = -of_model[id(model)].T
         self._batch.set_models(self._models)
+        self._gains = every
 
     def step(self, n: int = 1) -> None:
         """Advance every environment by n physics steps."""
