@@ -21,7 +21,7 @@ mass's root mean square distance from it along each axis. So one small number, e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -133,25 +133,24 @@ def perturbed(nominal: Inertia, coordinates: Array) -> Inertia:
     """Return the inertia J' = U G Gᵀ Uᵀ of a body with J = U Uᵀ, G of the coordinates.
 
     Args:
-        nominal: One body, N = 1.
+        nominal: N bodies, or one for all coordinates.
         coordinates: Shape (N, 10), [1].
 
     Raises:
-        InputError: No body has the nominal inertia.
+        InputError: No body has a nominal inertia.
     """
-    mass, moments = float(nominal.mass[0]), nominal.principal[0]
-    extent = _extent(mass, moments)
+    extent = _extent(nominal)
     growth = np.exp(2.0 * coordinates[:, 0])
     # About the centre of mass, along the principal axes: U = [[E, 0], [0, √m]] with the diagonal E² = Σ.
-    factor = extent[:, None] * _stretch(coordinates)
+    factor = extent[:, :, None] * _stretch(coordinates)
     second = growth[:, None, None] * (factor @ factor.transpose(0, 2, 1))
-    shift = extent * coordinates[:, 7:] / np.sqrt(mass)
-    values, axes = _principal(second, order=np.argsort(extent))
-    frame = _matrix_of(nominal.quat)[0]
+    shift = extent * coordinates[:, 7:] / np.sqrt(nominal.mass)[:, None]
+    values, axes = _principal(second, order=np.argsort(extent, axis=1))
+    frame = _matrix_of(nominal.quat)
     return Inertia(
-        mass=mass * growth,
+        mass=nominal.mass * growth,
         # Not a matrix product: that of a BLAS depends on how many are multiplied in the last bit.
-        com=nominal.com + np.einsum("ij,nj->ni", frame, shift),
+        com=nominal.com + np.einsum("nij,nj->ni", frame, shift),
         # A moment is the sum of the other two axes' second moments, so no two fall short of the third.
         principal=values[:, [1, 2, 0]] + values[:, [2, 0, 1]],
         quat=_quat_of(frame @ axes),
@@ -191,31 +190,49 @@ def nominal_inertia(nominal: Callable[[str], float], body: str) -> Inertia:
         body: Name of the body.
 
     Raises:
-        InputError: There is no such body; the message lists near names.
+        InputError: There is no such body, and the message lists near names; or no body has its inertia.
     """
     values = np.array([nominal(place) for place in inertia_places(body)])[None]
-    return Inertia(mass=values[:, 0], com=values[:, 1:4], principal=values[:, 4:7], quat=values[:, 7:])
+    inertia = Inertia(mass=values[:, 0], com=values[:, 1:4], principal=values[:, 4:7], quat=values[:, 7:])
+    _extent(inertia)
+    return inertia
 
 
 def apply_inertia(
-    sim: BatchedSim, body: str, coordinates: Array, env_ids: EnvIds | None = None, *, nominal: Inertia | None = None
+    sim: BatchedSim, bodies: Mapping[str, Inertia], coordinates: Mapping[str, Array], env_ids: EnvIds
 ) -> None:
-    """Give a body the nominal inertia, varied by `coordinates`, shape (n, 10), in `env_ids` (None: all).
+    """Give bodies their nominal inertias, varied, in `env_ids`, shape (n,): all bodies in one computation.
 
     Args:
         sim: The simulation.
-        body: Name of the body.
-        coordinates: See the module's text.
+        bodies: Name to what `nominal_inertia` gave.
+        coordinates: Name to coordinates, shape (n, 10) each; see the module's text.
         env_ids: Which environments, shape (n,).
-        nominal: What `nominal_inertia` gave; None: it is asked.
 
     Raises:
-        InputError: There is no such body, or it has no inertia that a body can have.
+        InputError: There is no such body.
     """
-    new = perturbed(nominal_inertia(sim.nominal, body) if nominal is None else nominal, coordinates)
+    nominal = _repeated(list(bodies.values()), len(env_ids))
+    new = perturbed(nominal, np.concatenate([coordinates[body] for body in bodies]))
     columns = np.column_stack((new.mass, new.com, new.principal, new.quat)).T
-    for place, values in zip(inertia_places(body), columns, strict=True):
-        sim.randomize(place, values, env_ids)
+    of_bodies = np.split(columns, len(bodies), axis=1)
+    for body, part in zip(bodies, of_bodies, strict=True):
+        for place, values in zip(inertia_places(body), part, strict=True):
+            sim.randomize(place, values, env_ids)
+
+
+def _repeated(bodies: Sequence[Inertia], times: int) -> Inertia:
+    """Return each body `times` times, the first one first."""
+
+    def column(parts: list[Array]) -> Array:
+        return np.repeat(np.concatenate(parts), times, axis=0)
+
+    return Inertia(
+        mass=column([body.mass for body in bodies]),
+        com=column([body.com for body in bodies]),
+        principal=column([body.principal for body in bodies]),
+        quat=column([body.quat for body in bodies]),
+    )
 
 
 def _exchanged(matrix: Array, share: float) -> Array:
@@ -232,13 +249,16 @@ def _stretch(coordinates: Array) -> Array:
     return stretch
 
 
-def _extent(mass: float, moments: Array) -> Array:
-    """Return the roots of the second moments ½ tr(I) − I along the principal axes [√kg·m], shape (3,)."""
-    second = 0.5 * moments.sum() - moments
-    if not (mass > 0.0 and (second >= -_FLAT * moments.sum()).all()):
+def _extent(body: Inertia) -> Array:
+    """Return the roots of the second moments ½ tr(I) − I along the principal axes [√kg·m], shape (N, 3)."""
+    total = body.principal.sum(axis=1, keepdims=True)
+    second = 0.5 * total - body.principal
+    good = (body.mass > 0.0) & (second >= -_FLAT * total).all(axis=1)
+    if not good.all():
+        row = int(np.argmin(good))
         raise InputError(
-            f"inertia: expected a positive mass and principal moments of which none exceeds the sum of the others, "
-            f"got {mass} kg and {moments.tolist()} kg·m²; mend the model"
+            "inertia: expected a positive mass and principal moments of which none exceeds the sum of the others, "
+            f"got {body.mass[row]} kg and {body.principal[row].tolist()} kg·m²; mend the model"
         )
     return np.sqrt(np.maximum(second, 0.0))
 
@@ -250,8 +270,8 @@ def _principal(second: Array, order: npt.NDArray[np.intp]) -> tuple[Array, Array
     """
     ascending, directions = np.linalg.eigh(second)
     values, axes = np.empty_like(ascending), np.empty_like(directions)
-    values[:, order] = np.maximum(ascending, 0.0)
-    axes[:, :, order] = directions
+    np.put_along_axis(values, order, np.maximum(ascending, 0.0), axis=1)
+    np.put_along_axis(axes, order[:, None, :], directions, axis=2)
     diagonal = np.diagonal(axes, axis1=1, axis2=2)
     axes = axes * np.where(diagonal < 0.0, -1.0, 1.0)[:, None, :]
     handed = np.linalg.det(axes) < 0.0

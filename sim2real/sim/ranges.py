@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
-from sim2real.randomization import DELAYS, INERTIA, ParameterRange, RandomizationFile, sample
+from sim2real.randomization import DELAYS, INERTIA, INERTIA_COORDINATES, ParameterRange, RandomizationFile, sample
 from sim2real.robots import Robot
 from sim2real.robots.drives import PARAMETERS
 from sim2real.sim.base import BatchedSim, EnvIds
@@ -40,7 +40,7 @@ SENSOR: Final = "sensor."
 class Randomizable(Protocol):
     """What takes parameters: a `Plant`, or a simulation alone."""
 
-    def randomize(self, param: str, values: Array, env_ids: EnvIds | None = None) -> None:
+    def randomize(self, param: str, values: Array, env_ids: EnvIds | None = None, /) -> None:
         """Set a parameter to one value per environment, shape (n,)."""
         ...
 
@@ -79,6 +79,12 @@ class Randomizer:
         self._values = [each for each in found if each.body is None]
         bodies = dict.fromkeys(each.body for each in found if each.body is not None)
         self._inertias = {body: nominal_inertia(sim.nominal, body) for body in bodies}
+        self._coordinates = [
+            (f"{INERTIA}{each.body}[{index}]", each.body, index)
+            for each in found
+            if each.body is not None
+            for index in find_inertia(each.parameter.name)[1]
+        ]
         nobody = np.zeros(0, np.intp)
         for place in (place for each in self._values for place in each.places):
             self._plant.randomize(place, np.zeros(0), nobody)
@@ -95,12 +101,11 @@ class Randomizer:
             drawn = draws[each.parameter.name]
             for place, nominal in zip(each.places, each.nominal, strict=True):
                 self._plant.randomize(place, absolute(each.parameter, nominal, drawn), env_ids)
-        for body, inertia in self._inertias.items():
-            coordinates = np.zeros((len(env_ids), 10))
-            for index in range(10):
-                if (drawn := draws.get(f"{INERTIA}{body}[{index}]")) is not None:
-                    coordinates[:, index] = drawn
-            apply_inertia(self._sim, body, coordinates, env_ids, nominal=inertia)
+        if self._inertias:
+            coordinates = {body: np.zeros((len(env_ids), INERTIA_COORDINATES)) for body in self._inertias}
+            for name, body, index in self._coordinates:
+                coordinates[body][:, index] = draws[name]
+            apply_inertia(self._sim, self._inertias, coordinates, env_ids)
 
 
 def absolute(parameter: ParameterRange, nominal: float, drawn: Array) -> Array:

@@ -170,3 +170,18 @@ def test_what_no_body_has_is_refused() -> None:
         perturbed(broken, np.zeros((1, 10)))
     with pytest.raises(InputError, match="expected a positive definite pseudo-inertia"):
         log_cholesky(pseudo_of(broken))
+
+
+@given(bodies(), bodies(), numbers(10, 1.0))
+def test_different_bodies_are_varied_at_once(first: Inertia, second: Inertia, coordinates: Array) -> None:
+    both = Inertia(
+        mass=np.concatenate((first.mass, second.mass)),
+        com=np.concatenate((first.com, second.com)),
+        principal=np.concatenate((first.principal, second.principal)),
+        quat=np.concatenate((first.quat, second.quat)),
+    )
+    drawn = perturbed(both, np.stack((coordinates, -coordinates)))
+    for row, (body, sign) in enumerate(((first, 1.0), (second, -1.0))):
+        alone = perturbed(body, sign * coordinates[None])
+        for field in ("mass", "com", "principal", "quat"):
+            np.testing.assert_array_equal(getattr(drawn, field)[row], getattr(alone, field)[0])
