@@ -117,7 +117,7 @@ def robot_from_menagerie(name: str) -> Robot:
         InputError: There is no such model, or it is not here and cannot be downloaded.
         MissingExtraError: The package `mujoco-menagerie` is not installed.
     """
-    menagerie: Any = require("mujoco_menagerie", "sim")
+    menagerie: Any = require("mujoco_menagerie", "menagerie")
     model, _, entry = name.removeprefix(_MENAGERIE).partition("/")
     try:
         known = menagerie.get(model)

@@ -20,6 +20,7 @@ from sim2real.sim.sensors import SensorSpec
 from sim2real.tasks.motion import Array, Flags, Motion
 
 __all__ = [
+    "FETCHED",
     "Array",
     "Commands",
     "Curriculum",
@@ -42,7 +43,12 @@ _BUILT_IN: Final = {
     "so101-reach": "sim2real.tasks.so101_reach:TASK",
     "go2-velocity-flat": "sim2real.tasks.go2_velocity:FLAT_TASK",
     "go2-velocity-rough": "sim2real.tasks.go2_velocity:ROUGH_TASK",
+    "g1-velocity-flat": "sim2real.tasks.g1_velocity:TASK",
 }
+
+
+FETCHED: Final = {"g1-velocity-flat": "menagerie:unitree_g1"}
+"""Tasks whose robot may have to be downloaded when they are first used, and that robot."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ GAIT: Final = Gait(
     command_limits=(1.0, 0.6, 1.0),
     action_scale=(0.3, 0.5, 0.5) * _LEG,
     air_time=0.3,
+    foot_load=37.0,
     posture=(1.0, 0.3, 0.2) * _LEG,
     push=(0.5, 0.5),
     ranges=(

@@ -29,6 +29,8 @@ class Gait(msgspec.Struct, frozen=True, kw_only=True):
     """How far [rad] an action of ±1 moves each joint's target from the default pose."""
     air_time: float
     """How long [s] a foot should be in the air."""
+    foot_load: float
+    """Force [N] on a foot that carries its share of the weight."""
     posture: tuple[float, ...]
     """Weight [1/rad²] of each joint's deviation from the default pose."""
     push: tuple[float, float]
@@ -201,13 +203,12 @@ def velocity_contract(robot: Robot, gait: Gait) -> Callable[[Identity], PolicyCo
     return contract
 
 
-def critic(robot: Robot) -> Mapping[str, Callable[[Motion], Array]]:
+def critic(robot: Robot, gait: Gait) -> Mapping[str, Callable[[Motion], Array]]:
     """Return what only a simulation knows: the base's velocity and height, and how each foot stands."""
-    weight = 0.25 * 9.81 * 15.0
     return {
         "base_lin_vel": lambda motion: motion.base_lin_vel,
         "base_height": lambda motion: 5.0 * (motion.base_height[:, None] - robot.base_height),
-        "feet_force": lambda motion: np.minimum(motion.feet_force / weight, 3.0),
+        "feet_force": lambda motion: np.minimum(motion.feet_force / gait.foot_load, 3.0),
         "feet_air_time": lambda motion: 2.0 * np.minimum(motion.air_time, 1.0),
     }
 
@@ -275,7 +276,7 @@ def velocity_task(
         commands=Commands(draw=draw_commands(gait.command_limits), period=(4.0, 8.0)),
         events=(Event(name="push", apply=push(linear, angular), period=(3.0, 6.0)),),
         curriculum=curriculum,
-        critic={**critic(robot), **(more_critic or {})},
+        critic={**critic(robot, gait), **(more_critic or {})},
         sensors=SensorSpec(
             signals={
                 "joint_pos": SignalErrors(noise=0.01),

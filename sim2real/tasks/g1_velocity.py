@@ -1,0 +1,71 @@
+"""The Unitree G1, a humanoid, walks as the operator says, on flat ground. Its model is that of MuJoCo Menagerie."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sim2real.robots import Robot, get_robot
+from sim2real.robots.mjcf import robot_from_mjcf
+from sim2real.tasks.base import Task
+from sim2real.tasks.velocity import Gait, velocity_task
+
+__all__ = ["TASK"]
+
+MODEL: Final = "menagerie:unitree_g1"
+
+_GAINS: Final = {
+    "hip": (100.0, 2.0),
+    "knee": (150.0, 4.0),
+    "ankle": (40.0, 2.0),
+    "waist": (150.0, 4.0),
+    "shoulder": (40.0, 1.0),
+    "elbow": (40.0, 1.0),
+    "wrist": (20.0, 0.5),
+}
+"""kp [N·m/rad] and kd [N·m·s/rad] by the part of the body that a joint's name begins with, after its side."""
+_POSTURE: Final = {"hip": 0.5, "knee": 0.2, "ankle": 0.5, "waist": 2.0, "shoulder": 1.0, "elbow": 1.0, "wrist": 1.0}
+_KNEES_BENT: Final = {"hip_pitch": -0.3, "knee": 0.6, "ankle_pitch": -0.3}
+"""Default pose [rad]: knees bent, feet below the body."""
+
+
+def part(joint: str) -> str:
+    """Return the part of the body of a joint: ``left_hip_pitch_joint`` is of the ``hip``."""
+    return joint.removeprefix("left_").removeprefix("right_").partition("_")[0]
+
+
+def with_gains(robot: Robot) -> Robot:
+    """Return the robot with gains of a walking controller and bent knees: the model's own gains are a servo's."""
+    names = [joint.name for joint in robot.joints]
+    bent = {f"{side}_{name}_joint": angle for side in ("left", "right") for name, angle in _KNEES_BENT.items()}
+    return robot_from_mjcf(
+        robot.mjcf,
+        name=robot.name,
+        kp={name: _GAINS[part(name)][0] for name in names},
+        kd={name: _GAINS[part(name)][1] for name in names},
+        default_positions=bent,
+    )
+
+
+def flat(robot: Robot) -> Task:
+    """Return the task for the G1, or for another model of it."""
+    walker = with_gains(robot)
+    gait = Gait(
+        command_limits=(1.0, 0.5, 1.0),
+        # Half of what the motor's torque can hold, within what is sensible for a joint.
+        action_scale=tuple(min(max(0.5 * joint.effort_limit / joint.kp, 0.1), 0.5) for joint in walker.joints),
+        air_time=0.4,
+        foot_load=160.0,
+        posture=tuple(_POSTURE[part(joint.name)] for joint in walker.joints),
+        push=(0.5, 0.3),
+        ranges=(),
+    )
+    return velocity_task(
+        walker,
+        gait,
+        name="g1-velocity-flat",
+        summary="Walk on two legs at the velocity that is asked for (±1 m/s, ±0.5 m/s, ±1 rad/s), and take pushes.",
+        rebuild=flat,
+    )
+
+
+TASK: Final = flat(get_robot(MODEL))
