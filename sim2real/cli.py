@@ -63,6 +63,25 @@ COMMANDS = (
         "tasks", "List the tasks and what each is about", "sim2real.tasks.commands", "TasksArgs", "run_tasks", "sim"
     ),
     Command(
+        "play", "Watch a task's robot: window, video or browser", "sim2real_hil.play", "PlayArgs", "run_play", "hil"
+    ),
+    Command(
+        "replay",
+        "Run a simulation that became unstable again",
+        "sim2real_hil.replay",
+        "ReplayArgs",
+        "run_replay",
+        "hil",
+    ),
+    Command(
+        "bench sim",
+        "Time a task's environments beside the bare physics",
+        "sim2real.tasks.bench_sim",
+        "BenchSimArgs",
+        "run_bench_sim",
+        "sim",
+    ),
+    Command(
         "calib record",
         "Record a log from a simulated plant",
         "sim2real_calib.commands",

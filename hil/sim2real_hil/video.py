@@ -105,7 +105,7 @@ class Video:
     Args:
         path: The file.
         scenery: What it shows.
-        control_period: Time [s] between two calls of `add`; of rates above 50 Hz every n-th call is a frame.
+        control_period: Time [s] between two calls of `show`; of rates above 50 Hz every n-th call is a frame.
 
     Attributes:
         frames: Frames so far.
@@ -137,7 +137,12 @@ class Video:
     ) -> bool | None:
         return self._parts.__exit__(kind, error, trace)
 
-    def add(self, qpos: npt.NDArray[np.float64]) -> None:
+    @property
+    def is_open(self) -> bool:
+        """A film has no end of its own."""
+        return True
+
+    def show(self, qpos: npt.NDArray[np.float64]) -> None:
         """Show the pose `qpos`, shape (nq,), of the next control step."""
         due = self._calls % self._stride == 0
         self._calls += 1
