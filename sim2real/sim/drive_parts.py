@@ -234,6 +234,8 @@ class Backlash:
     Attributes:
         parameters: Live randomizable values.
         state: Live state of the episode.
+        position: Of the rotors [rad].
+        velocity: Of the rotors [rad/s].
         landed: Where the rotor met a flank in this step, shape (N, J).
     """
 

@@ -308,6 +308,19 @@ def test_a_flank_pushes_and_never_pulls() -> None:
     assert push(model, 0.0, velocity=2.0, position=0.02) == pytest.approx(0.01 * (0.0 - 2.0) / 0.002)
 
 
+def test_encoders_follow_the_rotor_and_a_new_episode_starts_amid_the_gap() -> None:
+    model = drives(Drive(backlash=0.02, rotor_inertia=0.01), IDEAL, num_envs=2)
+    command, link = np.zeros((2, 5, 2)), np.full((2, 2), 0.3)
+    command[:, EFFORT] = 1.0
+    for _ in range(30):
+        run(model, command, link, np.zeros((2, 2)))
+    model.reset(np.array([1]))
+    position, velocity = link.copy(), np.full((2, 2), 0.7)
+    model.read_encoders(position, velocity)
+    np.testing.assert_allclose(position, [[0.31, 0.3], [0.3, 0.3]], rtol=1e-15)
+    np.testing.assert_array_equal(velocity, 0.7)
+
+
 def test_a_gap_of_nothing_changes_nothing() -> None:
     with_gap = drives(Drive(motor=MOTOR, friction=FRICTION, backlash=0.01, rotor_inertia=0.01), num_envs=8)
     with_gap.randomize("backlash", "j0", np.zeros(8))
