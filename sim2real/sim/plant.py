@@ -18,13 +18,13 @@ from sim2real.errors import InputError
 from sim2real.layout import EFFORT, POSITION, SignalLayout, command_shape
 from sim2real.randomization import COMMAND_DELAY, DELAYS, OBSERVATION_DELAY
 from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
-from sim2real.sim.delays import MAX_DELAY, DelaySpec
+from sim2real.sim.delays import DelaySpec
 from sim2real.sim.drives import DriveModel
 from sim2real.sim.links import CommandLink, SignalLink
 from sim2real.sim.rotation import rotate_inverse
 from sim2real.sim.sensors import SensorModel, SensorSpec
 
-__all__ = ["MAX_DELAY", "Plant"]
+__all__ = ["Plant"]
 
 Array = npt.NDArray[np.float64]
 
@@ -86,6 +86,8 @@ class Plant:
         period = contract.timing.control_period_ns * 1e-9
         self._sensors = None if sensors is None else SensorModel(sensors, self.layout, sim.num_envs, period)
         self._measured = np.zeros((sim.num_envs, self.layout.size))
+        observed = {term.source for term in contract.observation.terms} & self.layout.slices.keys()
+        self._observes_outputs = any(not self._is_state(name) for name in observed)
 
     def _make_drives(self, contract: PolicyContract) -> DriveModel:
         sim = self.sim
@@ -145,7 +147,8 @@ class Plant:
         """Begin episodes in `env_ids` (None: all), in the state that the simulation already has.
 
         Nothing is on its way any more, `command`, shape (N, 5, J), is in force, and delays, biases, offsets and the
-        mounting of sensors are drawn.
+        mounting of sensors are drawn. If policies observe outputs of the simulation (efforts, accelerations), they are
+        made to agree with the state.
 
         Raises:
             ValueError: Something is drawn, and there is no generator.
@@ -156,7 +159,12 @@ class Plant:
         self._commands.reset(self._for_actuators(command[rows], rows), rows, rng)
         self.drives.reset(env_ids)
         self.drives.motor_effort[rows] = 0.0
-        self._hold(env_ids)
+        if self.drives.ideal:
+            self._hold(env_ids)
+        else:
+            self.sim.set_command(np.zeros_like(self._effort[rows]), env_ids)
+        if self._observes_outputs:
+            self.sim.refresh(env_ids)
         if self._signals is not None:
             self.read(self._measured, env_ids)
             self._signals.reset(self._measured[rows], self._now, rows, rng)
@@ -189,7 +197,7 @@ class Plant:
         what a spec would draw; commands on their way keep their delay.
 
         Raises:
-            InputError: A delay is negative, not finite or above `MAX_DELAY`.
+            InputError: A delay is negative, not finite or above `sim2real.sim.delays.MAX_DELAY`.
         """
         self._commands.set_delay(delay, slice(None) if env_ids is None else env_ids)
 
@@ -243,11 +251,17 @@ class Plant:
     def _reader(self, name: str) -> Callable[[slice | EnvIds], Array]:
         """Return what gives the values of a signal of the base for some environments."""
         sim = self.sim
-        if sim.robot.base == "floating" and name in _BASE_SIGNALS:
+        if self._is_state(name):
             compute = _BASE_SIGNALS[name]
             return lambda rows: compute(sim.qpos[rows, 3:7], sim.qvel[rows, :6])
         values = sim.sensor(name)
         return lambda rows: values[rows]
+
+    def _is_state(self, name: str) -> bool:
+        """Whether a signal follows from positions and velocities alone; others are outputs of the simulation."""
+        if name in _BASE_SIGNALS:
+            return self.sim.robot.base == "floating"
+        return name in {"joint_pos", "joint_vel"}
 
     def _for_actuators(self, command: Array, rows: slice | EnvIds) -> Array:
         """Command blocks as the actuators of `rows` take them: in the simulation's order, by their encoders' zeros."""

@@ -169,7 +169,7 @@ def _train_config(args: TrainArgs) -> TrainConfig:
 
 
 def _check_train(args: TrainArgs) -> None:
-    from sim2real.sim.plant import MAX_DELAY
+    from sim2real.sim.delays import MAX_DELAY
 
     for name in _LIMITS:
         check_number(f"--{name.replace('_', '-')}", getattr(args, name), low=1, high=_LIMITS[name], inclusive=True)
