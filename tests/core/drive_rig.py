@@ -12,8 +12,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from sim2real.layout import EFFORT
 from sim2real.robots import RobotJoint
-from sim2real.robots.drives import Drive, Friction
+from sim2real.robots.drives import DcMotor, Drive, Friction
 from sim2real.sim.drives import DriveModel
 
 Array = npt.NDArray[np.float64]
@@ -47,6 +48,30 @@ def friction(
         stribeck_velocity=stribeck_velocity,
         load=load,
     )
+
+
+def run(model: DriveModel, command: Array, position: Array, velocity: Array) -> Array:
+    out = np.empty_like(position)
+    model.effort(command, position, velocity, out)
+    return out
+
+
+def push(model: DriveModel, effort: float, velocity: float = 0.0, position: float = 0.0) -> float:
+    """One step of a model of one joint under an effort command."""
+    command = np.zeros((1, 5, 1))
+    command[0, EFFORT] = effort
+    return float(run(model, command, np.full((1, 1), position), np.full((1, 1), velocity))[0, 0])
+
+
+def random_inputs(seed: int, num_envs: int, num_joints: int) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(seed)
+    command = rng.normal(size=(num_envs, 5, num_joints)) * np.array([1.0, 1.0, 2.0, 30.0, 1.0])[:, None]
+    return np.abs(command), 0.3 * rng.normal(size=(num_envs, num_joints)), 4 * rng.normal(size=(num_envs, num_joints))
+
+
+MOTOR = DcMotor(stall_effort=30.0, no_load_velocity=10.0)
+FRICTION = friction(0.4, 0.05, static=0.6, load=0.1)
+EVERYTHING = Drive(motor=MOTOR, friction=FRICTION, backlash=0.02, rotor_inertia=0.01)
 
 
 @dataclass(frozen=True)
