@@ -6,7 +6,6 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -18,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import tyro
 
+from sim2real.action import ActionMapper
 from sim2real.arguments import check_number, check_seed
 from sim2real.command import Outcome
 from sim2real.errors import InputError
 from sim2real.extras import require
-from sim2real.sim.base import BatchedSim
 from sim2real.sim.engines import EngineName
 from sim2real.tasks.base import Task, get_task
 from sim2real.tasks.env import TaskEnv
@@ -88,7 +87,7 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_second: float
     """Control steps per second, of all environments together."""
     bare_steps_per_second: float
-    """The same for the physics alone: as many physics steps, and nothing else."""
+    """The same for the physics alone: as many physics steps under as many new commands, and nothing else."""
     share_of_bare: float
     """The first over the second."""
     restarts_per_step: float
@@ -178,38 +177,55 @@ def _actions(env: TaskEnv, seed: int) -> npt.NDArray[np.float32]:
 
 def _alternate(env: TaskEnv, actions: npt.NDArray[np.float32], seconds: float) -> tuple[list[int], list[int], int]:
     """Alternate blocks of whole and of bare control steps; return their times [ns], and how many episodes began."""
-    physics = _bare(env.plant.sim, env.plant.decimation)
+    physics = _Physics(env, actions)
     whole: list[int] = []
     bare: list[int] = []
-    restarts = 0
-    end = None
-    while end is None or len(whole) < _FEWEST or time.monotonic() < end:
+    restarts = blocks = 0
+    end = time.monotonic()
+    while blocks < _WARM_UP + _FEWEST or time.monotonic() < end:
+        if blocks == _WARM_UP:
+            end = time.monotonic() + seconds
+        block = range(blocks * _BLOCK, (blocks + 1) * _BLOCK)
         began, count = time.perf_counter_ns(), 0
-        for action in actions[:_BLOCK]:
-            count += len(env.step(action).done_ids)
-        stepped = time.perf_counter_ns()
-        for _ in range(_BLOCK):
-            physics()
+        for number in block:
+            count += len(env.step(actions[number % _ACTIONS]).done_ids)
         ended = time.perf_counter_ns()
-        whole.append(stepped - began)
-        bare.append(ended - stepped)
-        restarts += count
-        if end is None and len(whole) == _WARM_UP:
-            end, restarts = time.monotonic() + seconds, 0
-            whole.clear()
-            bare.clear()
+        spent = sum(physics.step(number) for number in block)
+        if blocks >= _WARM_UP:
+            whole.append(ended - began)
+            bare.append(spent)
+            restarts += count
+        blocks += 1
     return whole, bare, restarts
 
 
-def _bare(sim: BatchedSim, decimation: int) -> Callable[[], object]:
-    """Return what advances the simulations by one control period, and does nothing else."""
-    # Loads MuJoCo, which the simulation has loaded.
-    from sim2real.sim.mujoco import MujocoSim
+class _Physics:
+    """The physics of an environment's control steps and nothing else, under random commands.
 
-    if isinstance(sim, MujocoSim):
-        batch = sim.batch
-        return lambda: batch.step(nstep=decimation)
-    return lambda: sim.step(decimation)
+    The commands change as those of a policy do, since the solver has less to do where they do not.
+    """
+
+    def __init__(self, env: TaskEnv, actions: npt.NDArray[np.float32]) -> None:
+        # Loads MuJoCo, which the simulation has loaded.
+        from sim2real.sim.mujoco import MujocoSim
+
+        sim = env.plant.sim
+        order = [env.contract.joint_names.index(name) for name in sim.joint_names]
+        mapper = ActionMapper(env.contract, env.num_envs)
+        self._commands = [mapper.apply(action)[..., order] for action in actions]
+        self._sim = sim
+        self._decimation = env.plant.decimation
+        self._batch = sim.batch if isinstance(sim, MujocoSim) else None
+
+    def step(self, number: int) -> int:
+        """Advance by one control period; return the time [ns] that it took, without that of the command."""
+        self._sim.set_command(self._commands[number % _ACTIONS])
+        began = time.perf_counter_ns()
+        if self._batch is not None:
+            self._batch.step(nstep=self._decimation)
+        else:
+            self._sim.step(self._decimation)
+        return time.perf_counter_ns() - began
 
 
 def _profile(task: Task, num_envs: int, args: BenchSimArgs) -> tuple[PartResult, ...]:
