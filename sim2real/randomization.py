@@ -169,7 +169,8 @@ def _upgraded(raw: Any) -> Any:
     if version != 1:
         return file
     for field in ("parameters", "log_parameters"):
-        for parameter in file.get(field) or ():
+        ranges = file.get(field)
+        for parameter in cast("list[Any]", ranges) if isinstance(ranges, list) else ():
             if isinstance(parameter, dict):
                 cast("dict[str, Any]", parameter).setdefault("operation", "set")
     return {"covariance": None} | file | {"schema_version": SCHEMA_VERSION}

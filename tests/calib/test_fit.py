@@ -125,6 +125,25 @@ def test_the_axes_of_the_correlation_are_named(fitted: FitResult) -> None:
     assert len(fitted.correlation_names) == len(fitted.correlation) == len(fitted.correlation[0]) == len(USUAL)
 
 
+def test_the_file_says_how_fitted_parameters_vary_together(fitted: FitResult) -> None:
+    covariance = fitted.randomization.covariance
+    assert covariance is not None
+    assert covariance.names == ("mass", "armature", "damping", "frictionloss")
+    found = [fitted.parameter(name) for name in covariance.names]
+    rows = [fitted.correlation_names.index(name) for name in covariance.names]
+    deviation = np.array([each.deviation for each in found], np.float64)
+    expected = np.array(fitted.correlation)[np.ix_(rows, rows)] * np.outer(deviation, deviation)
+    # What widened a range beyond ± 2 σ, e.g. other sessions, adds variance of its own, which is nobody else's.
+    ranged = np.array([0.25 * (each.high - each.low) for each in found])
+    np.fill_diagonal(expected, np.square(np.maximum(deviation, ranged)))
+    scale = np.sqrt(np.diag(expected))
+    np.testing.assert_allclose(
+        np.array(covariance.matrix) / scale[:, None] / scale, expected / np.outer(scale, scale), atol=1e-5
+    )
+    # Damping and dry friction brake alike, so the logs can hardly tell them apart.
+    assert covariance.matrix[2][3] < 0.0
+
+
 def test_the_same_seed_gives_the_same_fit(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", true_log(4.0))
     first, second = (calibrate(ROBOT, [log], tmp_path / f"{k}.json", seed=5, num_threads=k) for k in (1, 2))
@@ -168,6 +187,7 @@ def test_a_joint_that_stays_still_shows_nothing(tmp_path: Path) -> None:
     still = log_of(time, np.full(len(time), 0.0029), np.zeros(len(time)))
     result = calibrate(ROBOT, [write_log(tmp_path / "still.csv", still)], tmp_path / "r.json")
     assert not any(parameter.identified for parameter in result.parameters if parameter.of_robot)
+    assert result.randomization.covariance is None
     mass = result.parameter("mass")
     assert (mass.low, mass.nominal, mass.high) == (0.2, 0.6755, 2.0)
     assert not result.passed

@@ -66,6 +66,9 @@ def test_an_arm_of_two_joints_is_recorded_and_fitted_like_the_pendulum(tmp_path:
         assert found.identified, name
         assert found.low <= value <= found.high, name
     assert [each.name for each in result.candidates] == ["fitted", "datasheet"]
+    covariance = result.randomization.covariance
+    assert covariance is not None
+    assert covariance.names == ("damping_elbow", "damping_shoulder")
 
 
 def test_a_robot_that_moves_in_more_ways_than_it_logs_is_refused(tmp_path: Path) -> None:
