@@ -200,7 +200,7 @@ def nominal_inertia(nominal: Callable[[str], float], body: str) -> Inertia:
 
 def apply_inertia(
     sim: BatchedSim, bodies: Mapping[str, Inertia], coordinates: Mapping[str, Array], env_ids: EnvIds
-) -> None:
+) -> dict[str, Array]:
     """Give bodies their nominal inertias, varied, in `env_ids`, shape (n,): all bodies in one computation.
 
     Args:
@@ -209,6 +209,9 @@ def apply_inertia(
         coordinates: Name to coordinates, shape (n, 10) each; see the module's text.
         env_ids: Which environments, shape (n,).
 
+    Returns:
+        What was set: place → shape (n,).
+
     Raises:
         InputError: There is no such body.
     """
@@ -216,9 +219,14 @@ def apply_inertia(
     new = perturbed(nominal, np.concatenate([coordinates[body] for body in bodies]))
     columns = np.column_stack((new.mass, new.com, new.principal, new.quat)).T
     of_bodies = np.split(columns, len(bodies), axis=1)
-    for body, part in zip(bodies, of_bodies, strict=True):
-        for place, values in zip(inertia_places(body), part, strict=True):
-            sim.randomize(place, values, env_ids)
+    done = {
+        place: values
+        for body, part in zip(bodies, of_bodies, strict=True)
+        for place, values in zip(inertia_places(body), part, strict=True)
+    }
+    for place, values in done.items():
+        sim.randomize(place, values, env_ids)
+    return done
 
 
 def _repeated(bodies: Sequence[Inertia], times: int) -> Inertia:

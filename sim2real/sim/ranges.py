@@ -54,6 +54,16 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     """What the model holds at each of `places`; 0 where there is no model: delays and sensors."""
 
     @property
+    def targets(self) -> tuple[tuple[str, float], ...]:
+        """What `randomize` is called with, and what the model holds there.
+
+        That is the parameter's own name where one value goes to all of its places, and the simulation knows these.
+        """
+        if self.parameter.operation == "set" and not any(place.startswith(DRIVE) for place in self.places):
+            return ((self.parameter.name, self.nominal[0]),)
+        return tuple(zip(self.places, self.nominal, strict=True))
+
+    @property
     def body(self) -> str | None:
         """The body whose inertia it is; None: it is none."""
         return find_inertia(self.parameter.name)[0] if self.parameter.name.startswith(INERTIA) else None
@@ -86,26 +96,29 @@ class Randomizer:
             for index in find_inertia(each.parameter.name)[1]
         ]
         nobody = np.zeros(0, np.intp)
-        for place in (place for each in self._values for place in each.places):
-            self._plant.randomize(place, np.zeros(0), nobody)
+        for target, _ in (target for each in self._values for target in each.targets):
+            self._plant.randomize(target, np.zeros(0), nobody)
 
     def draw(self, rng: np.random.Generator, env_ids: EnvIds) -> dict[str, Array]:
-        """Draw new physics for `env_ids`, shape (n,); return what was drawn: name → shape (n,), as `sample` does."""
-        draws = sample(self._content, rng, len(env_ids))
-        self.apply(draws, env_ids)
-        return draws
+        """Give `env_ids`, shape (n,), new physics.
 
-    def apply(self, draws: dict[str, Array], env_ids: EnvIds) -> None:
-        """Put what `draw` returned into `env_ids`, shape (n,)."""
-        for each in self._values:
-            drawn = draws[each.parameter.name]
-            for place, nominal in zip(each.places, each.nominal, strict=True):
-                self._plant.randomize(place, absolute(each.parameter, nominal, drawn), env_ids)
+        Returns:
+            What was set, as `randomize` was given it: name or place → shape (n,). It can be set again elsewhere.
+        """
+        draws = sample(self._content, rng, len(env_ids))
+        done = {
+            target: absolute(each.parameter, nominal, draws[each.parameter.name])
+            for each in self._values
+            for target, nominal in each.targets
+        }
+        for target, values in done.items():
+            self._plant.randomize(target, values, env_ids)
         if self._inertias:
             coordinates = {body: np.zeros((len(env_ids), INERTIA_COORDINATES)) for body in self._inertias}
             for name, body, index in self._coordinates:
                 coordinates[body][:, index] = draws[name]
-            apply_inertia(self._sim, self._inertias, coordinates, env_ids)
+            done |= apply_inertia(self._sim, self._inertias, coordinates, env_ids)
+        return done
 
 
 def absolute(parameter: ParameterRange, nominal: float, drawn: Array) -> Array:

@@ -70,7 +70,7 @@ class DumpFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     from_start: bool
     """The file goes back to where the episode began."""
     parameters: dict[str, float]
-    """The randomization that the episode had: what was drawn, by name. The exact physics is among the arrays."""
+    """The randomization that the episode had: what was set, by name or place. The exact physics is among the arrays."""
     contract: PolicyContract
     versions: dict[str, str]
     """Of sim2real, mujoco and numpy."""

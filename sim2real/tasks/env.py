@@ -13,9 +13,10 @@ from sim2real.action import ActionMapper
 from sim2real.arguments import EngineName
 from sim2real.contract import PolicyContract
 from sim2real.observation import ObservationBuilder
-from sim2real.randomization import RandomizationFile, sample
+from sim2real.randomization import RandomizationFile
 from sim2real.sim.engines import make_sim
 from sim2real.sim.plant import Plant
+from sim2real.sim.ranges import Randomizer
 from sim2real.tasks.base import Array, Flags, Motion, Task, unpublished
 from sim2real.tasks.dump import Episode, StateRing, write_dump
 from sim2real.tasks.motion import MotionState
@@ -83,7 +84,7 @@ class TaskEnv:
         self.reward_names = tuple(task.rewards)
         self._terms = [(reward.weight, reward.term) for reward in task.rewards.values()]
         self._rng = np.random.default_rng(seed)
-        self._randomization = randomization
+        self._randomizer = None if randomization is None else Randomizer(randomization, sim, self.plant)
         self._schedule = Schedule(task, self.control_period, num_envs)
         self.levels = np.zeros(num_envs, np.int64)
         self.episode_step = np.zeros(num_envs, np.int64)
@@ -233,10 +234,8 @@ class TaskEnv:
         """Begin an episode in `rows`: physics, state, first measurement, first observation."""
         sim = self.plant.sim
         drawn: dict[str, Array] = {}
-        if self._randomization is not None:
-            drawn = sample(self._randomization, self._rng, len(rows))
-            for name, values in drawn.items():
-                self.plant.randomize(name, values, rows)
+        if self._randomizer is not None:
+            drawn = self._randomizer.draw(self._rng, rows)
         if self._ring is not None:
             self._ring.start(rows, drawn)
         sim.reset(rows)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim2real.errors import InputError
-from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
+from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, sample
 from sim2real.robots import Robot, RobotJoint, RobotParameter
 from sim2real.robots.drives import Drive, Friction
 from sim2real.sim.inertia import apply_inertia, nominal_inertia, perturbed
@@ -106,7 +106,9 @@ def test_a_draw_is_set_multiplied_or_added_at_each_place(tmp_path: Path) -> None
         drawn("opt.gravity[2]", -1.0, 1.0, "add"),
     )
     rows = np.array([1, 3])
-    draws = Randomizer(content, sim).draw(np.random.default_rng(0), rows)
+    done = Randomizer(content, sim).draw(np.random.default_rng(0), rows)
+    draws = sample(content, np.random.default_rng(0), 2)
+    assert list(done) == ["dof_damping/hinge", "geom_friction/left[0]", "geom_friction/right[0]", "opt.gravity[2]"]
     model = {name.removeprefix("model."): values for name, values in sim.snapshot().items()}
     np.testing.assert_array_equal(model["dof_damping"][rows, 0], draws["dof_damping/hinge"])
     np.testing.assert_array_equal(model["geom_friction"][rows, 0, 0], 0.8 * draws["grip"])
@@ -123,6 +125,20 @@ def test_relative_draws_do_not_pile_up(tmp_path: Path) -> None:
     for _ in range(3):
         randomizer.draw(np.random.default_rng(0), np.arange(1))
         assert sim.snapshot()["model.body_mass"][0, 1] == 3.0
+
+
+def test_what_was_set_can_be_set_again_elsewhere(tmp_path: Path) -> None:
+    own = robot(tmp_path)
+    content = file(
+        drawn("grip", 0.5, 1.5),
+        drawn("dof_damping/hinge", 0.5, 2.0, "scale"),
+        drawn("inertia/box", -0.2, 0.2, "add"),
+    )
+    sim, other = MujocoSim(own, 2), MujocoSim(own, 2)
+    done = Randomizer(content, sim).draw(np.random.default_rng(0), np.arange(2))
+    for name, values in done.items():
+        other.randomize(name, values)
+    np.testing.assert_array_equal(swing(sim), swing(other))
 
 
 def swing(sim: MujocoSim) -> np.ndarray:
@@ -160,11 +176,15 @@ def test_a_drawn_inertia_moves_like_a_model_compiled_with_it(tmp_path: Path) -> 
 def test_an_inertia_is_drawn_as_a_whole_or_by_its_coordinates(tmp_path: Path) -> None:
     sim = MujocoSim(robot(tmp_path), 3)
     rows = np.arange(3)
-    whole = Randomizer(file(drawn("inertia/box", -0.2, 0.2, "add")), sim).draw(np.random.default_rng(0), rows)
+    content = file(drawn("inertia/box", -0.2, 0.2, "add"))
+    Randomizer(content, sim).draw(np.random.default_rng(0), rows)
+    whole = sample(content, np.random.default_rng(0), 3)
     assert list(whole) == [f"inertia/box[{index}]" for index in range(10)]
     mass = sim.snapshot()["model.body_mass"][:, 2]
     np.testing.assert_allclose(mass, 2.0 * np.exp(2.0 * whole["inertia/box[0]"]), rtol=1e-12)
-    single = Randomizer(file(drawn("inertia/box[7]", -0.2, 0.2, "add")), sim).draw(np.random.default_rng(0), rows)
+    content = file(drawn("inertia/box[7]", -0.2, 0.2, "add"))
+    Randomizer(content, sim).draw(np.random.default_rng(0), rows)
+    single = sample(content, np.random.default_rng(0), 3)
     model = {name.removeprefix("model."): values for name, values in sim.snapshot().items()}
     np.testing.assert_allclose(model["body_mass"][:, 2], 2.0, rtol=1e-12)
     extent = np.sqrt((0.045 - 0.02) / 2.0)

@@ -23,7 +23,7 @@ def check_task(config: TrainConfig) -> None:
         GymTaskEnv.check(config.task)
         return
     task = _task(config)
-    check_robot(training_ranges(config, task), task.robot)
+    check_robot(training_ranges(config, task), task.robot, task.scene)
 
 
 def training_env(config: TrainConfig, num_envs: int, *, seed: int, num_threads: int) -> VectorEnv:

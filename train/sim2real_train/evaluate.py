@@ -103,7 +103,7 @@ def evaluate(
         InputError: The ranges are not those of the task's robot, or it cannot have them.
     """
     if randomization is not None:
-        check_robot(randomization, task.robot)
+        check_robot(randomization, task.robot, task.scene)
     episodes = run_episodes(
         policy, task, starts=starts, seed=seed, randomization=randomization, num_threads=num_threads
     )
