@@ -20,6 +20,7 @@ from sim2real.errors import InputError
 from sim2real.randomization import RandomizationFile, read_randomization
 from sim2real.tasks.base import Task, get_task, task_names
 from sim2real.tasks.env import TaskEnv
+from sim2real.tasks.ranges import check_robot
 
 try:
     import gymnasium
@@ -205,12 +206,16 @@ def register() -> None:
 
 
 def _make_env(task: str | Task, num_envs: int, rng: np.random.Generator, options: EnvOptions) -> TaskEnv:
-    ranges = options.randomization
+    task = get_task(task) if isinstance(task, str) else task
+    given = options.randomization
+    ranges = read_randomization(Path(given)) if isinstance(given, (str, Path)) else given
+    if ranges is not None:
+        check_robot(ranges, task.robot, task.scene)
     return TaskEnv(
-        get_task(task) if isinstance(task, str) else task,
+        task,
         num_envs,
         seed=int(rng.integers(2**63)),
-        randomization=read_randomization(Path(ranges)) if isinstance(ranges, (str, Path)) else ranges,
+        randomization=ranges,
         noise=options.noise,
         engine=options.engine,
         num_threads=options.num_threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any, cast
@@ -261,6 +262,20 @@ def test_a_missing_library_is_told_with_its_extra(name: str, package: str, monke
     extra = name.partition(":")[0]
     with pytest.raises(MissingExtraError, match=rf"{package} is not installed.*sim2real\[{extra}\]"):
         GymTaskEnv.check(name)
+
+
+def test_closing_frees_the_environments() -> None:
+    """Also those that were open when EnvPool was first imported, which keeps the frames of its importers."""
+    program = """
+import gc
+from sim2real.tasks.gym_tasks import GymTaskEnv
+env = GymTaskEnv("envpool:Hopper-v5", 2, seed=0)
+env.close()
+gc.collect()
+print([type(thing).__name__ for thing in gc.get_objects() if type(thing).__name__.endswith("HopperGymnasiumEnvPool")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_what_is_foreign() -> None:
