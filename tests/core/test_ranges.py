@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import msgspec
 import mujoco
 import numpy as np
@@ -19,7 +20,7 @@ from sim2real.sim.mujoco import MujocoSim
 from sim2real.sim.plant import Plant
 from sim2real.sim.ranges import Randomizer
 from sim2real.sim.scene import FLAT
-from sim2real.tasks import get_task
+from sim2real.tasks import TaskEnv, get_task
 from sim2real.tasks.base import unpublished
 from sim2real.tasks.ranges import check_robot
 
@@ -204,6 +205,19 @@ def test_delays_go_to_the_plant() -> None:
     expected = by_hand.snapshot()
     for name, values in plant.snapshot().items():
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+def test_an_environment_takes_relative_draws_for_what_they_are() -> None:
+    task = get_task("pendulum-swingup")
+    half = msgspec.structs.replace(file(drawn("mass", 0.5, 0.5, "scale", "fixed")), robot="pendulum")
+    env = TaskEnv(task, 2, seed=0, randomization=half)
+    np.testing.assert_array_equal(env.plant.sim.snapshot()["model.body_mass"][:, 1], 0.5 * 0.6755)
+
+
+def test_gymnasiums_users_get_no_physics_that_cannot_be() -> None:
+    weightless = msgspec.structs.replace(file(drawn("mass", 0.0, 1.0)), robot="pendulum")
+    with pytest.raises(InputError, match=r"mass: expected a range > 0, got low 0\.0"):
+        gymnasium.make_vec("sim2real.tasks.gym_env:sim2real/PendulumSwingup-v0", num_envs=2, randomization=weightless)
 
 
 NOTHING = [
