@@ -11,7 +11,6 @@ import tyro
 
 from sim2real.arguments import check_writable
 from sim2real.command import Outcome
-from sim2real.sim.engines import EngineName
 from sim2real_hil.progress import bar
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ class ReplayArgs:
 
     dump: tyro.conf.Positional[Path]
     """File diverged-<n>.npz of a training run."""
-    engine: EngineName | None = None
-    """Another simulator to run it on; by default the run's."""
     robot: str | None = None
     """The robot, where it is none that the toolkit knows by name: a path to its MJCF, or menagerie:NAME."""
     video: Path | None = None
@@ -46,8 +43,6 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     robot: str
     engine: str
-    recorded_on: str
-    """Engine of the run."""
     seed: int
     env: int
     episode_step: int
@@ -86,7 +81,7 @@ def run_replay(args: ReplayArgs) -> Outcome:
 
     dump = read_dump(args.dump)
     task = get_task(dump.facts.task, args.robot or dump.facts.robot)
-    done = replay(dump, task, engine=args.engine)
+    done = replay(dump, task)
     if args.video is not None:
         _film(args.video, task, dump, done)
     result = _result(args, dump.facts, done)
@@ -109,8 +104,7 @@ def _result(args: ReplayArgs, facts: DumpFacts, done: Replay) -> ReplayResult:
     return ReplayResult(
         task=facts.task,
         robot=facts.robot,
-        engine=args.engine or facts.engine,
-        recorded_on=facts.engine,
+        engine=facts.engine,
         seed=facts.seed,
         env=facts.env,
         episode_step=facts.step,

@@ -248,10 +248,11 @@ def _assemble(facts: DumpFacts, arrays: dict[str, npt.NDArray[Any]]) -> Dump:
     command[:, :_TARGETS] = target
     command[:, KP] = [joint.kp for joint in facts.contract.joints]
     command[:, KD] = [joint.kd for joint in facts.contract.joints]
-    qpos, qvel = _take(arrays, _STATE + "qpos", (steps, None)), _take(arrays, _STATE + "qvel", (steps, None))
+    qpos, qvel = (_take(arrays, _STATE + name, (steps, None)) for name in ("qpos", "qvel"))
+    states = {name: _take(arrays, name, (steps, None)) for name in arrays if name.startswith(_STATE)}
     return Dump(
         facts=facts,
-        state={name.removeprefix(_STATE): values for name, values in arrays.items() if name.startswith(_STATE)},
+        state={name.removeprefix(_STATE): values for name, values in states.items()},
         written=_take(arrays, "written", (steps,)),
         command=command,
         final_qpos=_take(arrays, "final_qpos", qpos.shape[1:]),

@@ -12,7 +12,7 @@ from sim2real.action import ActionMapper
 from sim2real.errors import InputError
 from sim2real.layout import POSITION
 from sim2real.sim.delays import MAX_DELAY
-from sim2real.sim.engines import ENGINES, EngineName, make_sim
+from sim2real.sim.engines import ENGINES, make_sim
 from sim2real.sim.plant import Plant
 from sim2real.tasks.base import Task
 from sim2real.tasks.dump import Dump
@@ -33,6 +33,7 @@ _ON_THE_WAY: Final = (
 """Of a plant's snapshot, what changes from step to step and follows from the commands."""
 _MODEL: Final = "model."
 """Of an engine's snapshot, the fields of the model that environments have of their own."""
+_COMMAND_DELAY: Final = "plant.commands.delay"
 _ENCODER_OFFSET: Final = "plant.sensors.encoder_offset"
 
 
@@ -62,22 +63,21 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         return self.exact_steps == self.steps
 
 
-def replay(dump: Dump, task: Task, *, engine: EngineName | None = None) -> Replay:
+def replay(dump: Dump, task: Task) -> Replay:
     """Run `dump` again.
 
     Args:
         dump: The file's content.
         task: Its task, with its robot.
-        engine: Another engine than the dump's, to see whether it diverges there too; never exact.
 
     Raises:
-        InputError: The task, its robot or the engine do not fit the file.
+        InputError: The task or its robot do not fit the file, or there is no engine of that name.
     """
-    plant = _rebuild(dump, task, _engine(dump, engine))
+    plant = _rebuild(dump, task)
     # What a plant draws for each message was drawn by another generator then.
     rng = np.random.default_rng(dump.facts.seed)
     steps = len(dump.command)
-    late = 0 if dump.facts.from_start else int(np.ceil(MAX_DELAY / (plant.decimation * plant.sim.dt)))
+    late = 0 if dump.facts.from_start else int(np.ceil(_longest_delay(dump, task) / (plant.decimation * plant.sim.dt)))
     qpos, fastest = np.empty((steps + 1, plant.sim.qpos.shape[1])), np.empty(steps)
     resumed: list[int] = []
     wrong: list[int] = []
@@ -110,14 +110,14 @@ def replay(dump: Dump, task: Task, *, engine: EngineName | None = None) -> Repla
     )
 
 
-def _engine(dump: Dump, engine: EngineName | None) -> EngineName:
-    name = engine or dump.facts.engine
-    if name not in ENGINES:
-        raise InputError(f"engine {name!r} of the dump: unknown; choose one of {', '.join(ENGINES)} with --engine")
-    return name
+def _longest_delay(dump: Dump, task: Task) -> float:
+    """Return how long before the oldest state a command can have been sent that is still on its way there [s]."""
+    if task.delays is not None and any(group.draws for group in task.delays.commands):
+        return MAX_DELAY
+    return float(np.max(dump.plant.get(_COMMAND_DELAY, 0.0)))
 
 
-def _rebuild(dump: Dump, task: Task, engine: EngineName) -> Plant:
+def _rebuild(dump: Dump, task: Task) -> Plant:
     """Return the plant of the dump, in its oldest state, with its physics, delays and drives."""
     facts = dump.facts
     if (facts.task, facts.robot) != (task.name, task.robot.name):
@@ -125,17 +125,14 @@ def _rebuild(dump: Dump, task: Task, engine: EngineName) -> Plant:
             f"the dump is of task {facts.task} and robot {facts.robot}, got {task.name} and {task.robot.name}; "
             "name the robot with --robot"
         )
+    if facts.engine not in ENGINES:
+        raise InputError(f"engine {facts.engine!r} of the dump: unknown here; expected one of {', '.join(ENGINES)}")
     has_errors = any(name.startswith("plant.sensors.") for name in dump.plant)
-    sim = make_sim(facts.contract, 1, robot=task.robot, engine=engine, scene=task.scene)
+    sim = make_sim(facts.contract, 1, robot=task.robot, engine=facts.engine, scene=task.scene)
     plant = Plant(facts.contract, sim, sensors=task.sensors if has_errors else None, delays=task.delays)
     if (sim.qpos.shape[1:], sim.qvel.shape[1:]) != (dump.final_qpos.shape, dump.final_qvel.shape):
         raise InputError(f"the dump's states do not fit robot {facts.robot}: it has been changed since")
-    if engine == facts.engine:
-        _restore(plant, dump)
-    else:
-        # What another engine calls its own means nothing here; the randomization by name does.
-        for name, value in facts.parameters.items():
-            plant.randomize(name, np.array([value]))
+    _restore(plant, dump)
     plant.drives.reset(None)
     _resume(plant, dump, 0)
     _begin(plant, dump)
@@ -148,10 +145,11 @@ def _restore(plant: Plant, dump: Dump) -> None:
     for name, values in dump.plant.items():
         known = name in snapshot or name.startswith(_MODEL)
         if known and not name.startswith(_ON_THE_WAY) and np.isfinite(values).all():
-            if name in snapshot and values.shape != snapshot[name].shape:
-                raise InputError(f"the dump's {name} does not fit task {dump.facts.task}: it has been changed since")
             snapshot[name] = values.astype(np.float64)
-    plant.restore(snapshot)
+    try:
+        plant.restore(snapshot)
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"the dump's physics do not fit task {dump.facts.task}: changed since? ({error})") from error
 
 
 def _begin(plant: Plant, dump: Dump) -> None:
