@@ -21,7 +21,7 @@ from sim2real.sim.mujoco_warp_fields import ModelFields, put_model
 from sim2real.sim.mujoco_warp_room import RoomWatch
 from sim2real.sim.places import Place, nominal_value, places_of
 from sim2real.sim.scene import EMPTY, Scene
-from sim2real.sim.warp_arrays import Array, Mirror, device_of, flat, host_copy, keep, put, write
+from sim2real.sim.warp_arrays import Array, Graphs, Mirror, device_of, flat, host_copy, keep, put, write
 
 if TYPE_CHECKING:
     import torch
@@ -96,8 +96,8 @@ class MujocoWarpSim:
             self._data = mjw.make_data(self.model, nworld=num_envs, nconmax=nconmax, njmax=njmax)
             self._command = wp.zeros((num_envs, 5, len(robot.joints)), dtype=wp.float32)
             self._room = RoomWatch(self._data, int(self._model.opt.contact_sensor_maxmatch))
-        self._graphs: dict[str, Any] = {}
-        self._captured = -1
+        self._graphs = Graphs(self.device)
+        self._captured = 0
         self._senses_state = False
         self._places: dict[str, tuple[Place, ...]] = {}
         self._fields = ModelFields(self._model, num_envs)
@@ -197,9 +197,9 @@ class MujocoWarpSim:
                 no longer that of the model.
         """
         self._prepare()
-        self._launch(self._physics_step, n)
+        self._run(self._physics_step, n)
         if self._senses_state:
-            self._launch(self._sense_state)
+            self._run(self._sense_state)
         if self._host:
             self._show()
         self._room.check()
@@ -220,7 +220,7 @@ class MujocoWarpSim:
         self._prepare()
         outputs = [getattr(self._data, name) for name in _OUTPUTS]
         before = [wp.clone(array) for array in outputs] if env_ids is not None else []
-        self._launch(self._forward)
+        self._run(self._forward)
         if env_ids is not None:
             for array, old in zip(outputs, before, strict=True):
                 keep(array, old, env_ids)
@@ -282,18 +282,11 @@ class MujocoWarpSim:
             raise InputError(f"torch_view({name!r}): expected 'command' or a field of mujoco_warp.Data of each world")
         return wp.to_torch(array, requires_grad=False)
 
-    def _launch(self, work: Callable[[], None], times: int = 1) -> None:
-        """Do work on the device, as a graph that is captured when it is first done."""
+    def _run(self, work: Callable[[], None], times: int = 1) -> None:
         if self._captured != self._fields.generation:
             self._graphs.clear()
             self._captured = self._fields.generation
-        with wp.ScopedDevice(self.device):
-            if work.__name__ not in self._graphs:
-                with wp.ScopedCapture() as capture:
-                    work()
-                self._graphs[work.__name__] = capture.graph
-            for _ in range(times):
-                wp.capture_launch(self._graphs[work.__name__])
+        self._graphs.run(work, times)
 
     def _physics_step(self) -> None:
         mjw.step(self._model, self._data)
@@ -318,7 +311,7 @@ class MujocoWarpSim:
         for mirror in self._inputs:
             mirror.upload()
         if self._fields.unsettled:
-            self._launch(self._set_constants)
+            self._run(self._set_constants)
             self._fields.unsettled = False
 
     def _show_inputs(self) -> None:

@@ -6,6 +6,7 @@ the user's cache folder (~/.cache/warp on Linux).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import warp as wp
 
 from sim2real.errors import InputError
 
-__all__ = ["Array", "Mirror", "device_of", "flat", "host_copy", "keep", "put", "write"]
+__all__ = ["Array", "Graphs", "Mirror", "device_of", "flat", "host_copy", "keep", "put", "write"]
 
 Array = npt.NDArray[np.float64]
 DeviceArray = Any
@@ -97,6 +98,31 @@ def keep(target: DeviceArray, old: DeviceArray, rows: npt.NDArray[np.intp]) -> N
     into = flat(target)
     inputs = [wp.array(chosen, dtype=wp.int32, device=target.device), flat(old)]
     wp.launch(_keep, dim=into.shape, inputs=inputs, outputs=[into], device=target.device)
+
+
+class Graphs:
+    """Work on a device, recorded when it is first done and replayed after: on a CPU as well, at a tenth of the cost.
+
+    Whatever the work reads must stay where it is in memory, or `clear` must follow.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._graphs: dict[str, Any] = {}
+
+    def run(self, work: Callable[[], None], times: int = 1) -> None:
+        """Do what a function or method of a unique name launches."""
+        with wp.ScopedDevice(self._device):
+            if work.__name__ not in self._graphs:
+                with wp.ScopedCapture() as capture:
+                    work()
+                self._graphs[work.__name__] = capture.graph
+            for _ in range(times):
+                wp.capture_launch(self._graphs[work.__name__])
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self._graphs.clear()
 
 
 class Mirror:
