@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,8 @@ class TaskEnv:
         diverged: How many simulations have become unstable and were begun anew.
         levels: Level of the curriculum of each environment, shape (N,).
     """
+
+    resumes_exactly: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -284,6 +286,9 @@ class TaskEnv:
         self._term_sums[:] = 0.0
         self._steps_summed = 0
         return figures
+
+    def close(self) -> None:
+        """Do nothing: memory goes with the object."""
 
     def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Return everything that later steps depend on: arrays by name, and the generator's state as plain data."""

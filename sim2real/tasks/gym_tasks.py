@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -71,7 +71,7 @@ class GymTaskEnv:
         resumes_exactly: False: the state of these engines cannot be kept, see `load_state`.
     """
 
-    resumes_exactly: Final = False
+    resumes_exactly: ClassVar[bool] = False
     reward_names: tuple[str, ...] = ("reward",)
 
     def __init__(self, name: str, num_envs: int, *, seed: int, num_threads: int = 1) -> None:

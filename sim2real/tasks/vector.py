@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -45,7 +45,8 @@ class VectorEnv(Protocol):
         observation_size: O.
         critic_observation_size: Oc, at least O.
         action_size: A.
-        control_period: Time of one step [s].
+        control_period: Time of one step [s]; not a number where nobody says.
+        resumes_exactly: Whether `load_state` continues exactly; otherwise it begins new episodes.
         reward_names: Names of the terms of the reward.
         observation: The newest observations, shape (N, O); live.
         critic_observation: What the critic sees, shape (N, Oc); live.
@@ -56,6 +57,7 @@ class VectorEnv(Protocol):
     critic_observation_size: int
     action_size: int
     control_period: float
+    resumes_exactly: ClassVar[bool]
     reward_names: tuple[str, ...]
 
     @property
@@ -82,4 +84,8 @@ class VectorEnv(Protocol):
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]], generator: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the environments hold."""
         ...

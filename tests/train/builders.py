@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from sim2real.tasks import TaskEnv
 from sim2real_train.config import TrainConfig
 from sim2real_train.metrics import Metrics
 from sim2real_train.models import ModelConfig
@@ -20,6 +21,8 @@ def small_config(**changes: Any) -> TrainConfig:
     """A run of a few environments; `changes` are fields of `TrainConfig`."""
     fields: dict[str, Any] = {
         "task": TASK,
+        "robot": None,
+        "engine": "mujoco",
         "seed": 3,
         "num_envs": 8,
         "num_workers": 1,
@@ -38,6 +41,12 @@ def keep(gradient: torch.Tensor) -> None:
 def make_worker(config: TrainConfig) -> Worker:
     """The only worker of `config`, in this process."""
     return Worker(config, 0, keep)
+
+
+def task_env(worker: Worker) -> TaskEnv:
+    """The environments of a worker that learns one of our tasks."""
+    assert isinstance(worker.env, TaskEnv)
+    return worker.env
 
 
 def iterate(worker: Worker, learning_rate: float) -> float:
@@ -66,5 +75,6 @@ def metrics(iteration: int) -> Metrics:
         grad_norm=0.0,
         action_std=1.0,
         minibatches=4,
+        terms={"reward/energy": 0.5},
         success=None,
     )

@@ -37,9 +37,9 @@ def test_wilson_interval_holds_the_rate_and_mirrors(trials: int, data: st.DataOb
 def test_judge_pools_episodes() -> None:
     first = Episodes(success=[True, True], time_to_goal=[1.0, 2.0], returns=[10.0, 20.0])
     second = Episodes(success=[True, False], time_to_goal=[3.0, math.inf], returns=[30.0, 0.0])
-    verdict = judge([first, second], get_task(TASK))
+    verdict = judge([first, second], "stands")
     assert (verdict.starts, verdict.successes, verdict.success_rate) == (4, 3, 0.75)
-    assert verdict.mean_return == 15.0
+    assert (verdict.mean_return, verdict.criterion) == (15.0, "stands")
     assert verdict.median_time == 2.0
     assert verdict.p95_time is None
 
@@ -87,7 +87,7 @@ def test_same_seed_same_verdict() -> None:
 
 
 def test_another_robots_ranges_are_refused() -> None:
-    ranges = msgspec.structs.replace(training_ranges(small_config(), "pendulum"), robot="acrobot")
+    ranges = msgspec.structs.replace(training_ranges(small_config(), get_task(TASK)), robot="acrobot")
     with pytest.raises(InputError, match="is of robot 'acrobot', but the task needs 'pendulum'"):
         evaluate(Idle(), get_task(TASK), starts=1, randomization=ranges)
     config = small_config(randomization=ranges)

@@ -42,7 +42,7 @@ def test_a_sequence_equals_its_steps(config: ModelConfig) -> None:
 
 def test_actions_are_bounded_and_raw_observations_go_in() -> None:
     torch.manual_seed(2)
-    model = ActorCritic(ModelConfig(hidden=(8,)), 2, 1)
+    model = ActorCritic(ModelConfig(hidden=(8,)), 2, 2, 1)
     model.set_moments(Moments.of(torch.tensor([[900.0, 0.0], [1100.0, 1e-3]]).numpy()))
     (action,) = model.actor(torch.tensor([[1000.0, 0.0], [1e9, -1e9]]))
     assert torch.isfinite(action).all()

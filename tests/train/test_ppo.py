@@ -38,6 +38,7 @@ def random_batch(model: ActorCritic, size: int) -> Batch:
     behaviour_means = means + 0.3 * torch.randn(size, 2)
     return Batch(
         observations=observations,
+        critic_observations=observations,
         actions=actions,
         behaviour_means=behaviour_means,
         behaviour_log_probs=gaussian_log_prob(actions, behaviour_means, model.log_std.detach()),
@@ -50,7 +51,7 @@ def random_batch(model: ActorCritic, size: int) -> Batch:
 
 def test_loss_equals_the_papers_formula_sample_by_sample() -> None:
     torch.manual_seed(0)
-    model = ActorCritic(ModelConfig(hidden=(8,)), 3, 2)
+    model = ActorCritic(ModelConfig(hidden=(8,)), 3, 3, 2)
     config = PpoConfig(clip=0.2, value_coefficient=0.7, entropy_coefficient=0.05)
     batch = random_batch(model, 64)
     loss = ppo_loss(model, batch, model.log_std.detach(), config)
@@ -74,13 +75,14 @@ def test_loss_equals_the_papers_formula_sample_by_sample() -> None:
 
 def test_no_gradient_beyond_the_clip_in_the_direction_of_the_advantage() -> None:
     torch.manual_seed(0)
-    model = ActorCritic(ModelConfig(hidden=(8,)), 3, 2)
+    model = ActorCritic(ModelConfig(hidden=(8,)), 3, 3, 2)
     observations, actions = torch.randn(4, 3), torch.randn(4, 2)
     means = model.actor.unroll(observations, (), torch.zeros(4, dtype=torch.bool))
     present = gaussian_log_prob(actions, means, model.log_std).detach()
     for shift, advantage, moves in ((-1.0, 1.0, False), (-1.0, -1.0, True), (1.0, 1.0, True), (1.0, -1.0, False)):
         batch = Batch(
             observations=observations,
+            critic_observations=observations,
             actions=actions,
             behaviour_means=means.detach(),
             # ratio = e^-shift: e beyond the upper bound, 1/e beyond the lower one
@@ -107,10 +109,10 @@ def test_learning_rate_follows_the_divergence_within_its_bounds() -> None:
 def test_learning_moves_the_actions_to_where_the_advantage_is() -> None:
     """A task of one step whose best action is known: a = 0.5."""
     torch.manual_seed(0)
-    model = ActorCritic(ModelConfig(hidden=(16,)), 2, 1)
+    model = ActorCritic(ModelConfig(hidden=(16,)), 2, 2, 1)
     learner = Learner(model, PpoConfig(learning_rate_bounds=(1e-4, 1e-2)), keep)
     generator = torch.Generator().manual_seed(0)
-    rollout = Rollout(32, 16, 2, 1)
+    rollout = Rollout(32, 16, 2, 2, 1)
     for _ in range(40):
         rollout.observations = torch.randn(33, 16, 2, generator=generator)
         with torch.no_grad():
@@ -128,7 +130,7 @@ def test_learning_moves_the_actions_to_where_the_advantage_is() -> None:
 
 def filled_rollout(model: ActorCritic, generator: torch.Generator) -> Rollout:
     """A rollout of the model's own actions, with advantages that have nothing to do with them."""
-    rollout = Rollout(32, 16, 2, 1)
+    rollout = Rollout(32, 16, 2, 2, 1)
     rollout.observations = torch.randn(33, 16, 2, generator=generator)
     with torch.no_grad():
         rollout.means = model.actor.unroll(rollout.observations[:-1], (), rollout.episode_start[:-1])
@@ -143,7 +145,7 @@ def test_an_iteration_ends_where_the_policy_has_moved_far_enough() -> None:
     kls: dict[float, float] = {}
     for learning_rate in (1e-4, 3e-2):
         torch.manual_seed(0)
-        model = ActorCritic(ModelConfig(hidden=(16,)), 2, 1)
+        model = ActorCritic(ModelConfig(hidden=(16,)), 2, 2, 1)
         generator = torch.Generator().manual_seed(0)
         rollout = filled_rollout(model, generator)
         old_log_std = model.log_std.detach().clone()
@@ -158,7 +160,7 @@ def test_an_iteration_ends_where_the_policy_has_moved_far_enough() -> None:
 def test_the_gradient_and_the_decision_to_end_are_those_of_all_workers() -> None:
     """A peer that has moved far ends this worker's iteration too."""
     torch.manual_seed(0)
-    model = ActorCritic(ModelConfig(hidden=(16,)), 2, 1)
+    model = ActorCritic(ModelConfig(hidden=(16,)), 2, 2, 1)
     seen: list[int] = []
 
     def average(vector: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from sim2real_train.rollout import Rollout
 
 def numbered(num_steps: int, num_envs: int) -> Rollout:
     """A rollout in which every value says where it came from: 100 × step + environment."""
-    rollout = Rollout(num_steps, num_envs, 1, 1)
+    rollout = Rollout(num_steps, num_envs, 1, 1, 1)
     numbers = 100.0 * torch.arange(num_steps)[:, None] + torch.arange(num_envs)
     rollout.observations[:-1, :, 0] = numbers
     rollout.actions[..., 0] = numbers
@@ -43,7 +43,7 @@ def test_with_memory_minibatches_are_whole_sequences_with_their_state() -> None:
 
 
 def test_a_rollout_begins_where_the_last_one_ended() -> None:
-    rollout = Rollout(2, 3, 1, 1)
+    rollout = Rollout(2, 3, 1, 1, 1)
     rollout.observations[-1, :, 0] = torch.tensor([1.0, 2.0, 3.0])
     rollout.episode_start[-1] = torch.tensor([True, False, True])
     rollout.begin(())

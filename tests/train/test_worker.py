@@ -11,7 +11,7 @@ from sim2real_train.config import TrainConfig
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.worker import Worker
-from tests.train.builders import iterate, make_worker, small_config
+from tests.train.builders import iterate, make_worker, small_config, task_env
 
 GRU = ModelConfig(hidden=(16,), recurrent="gru", recurrent_size=8)
 
@@ -80,7 +80,7 @@ def test_workers_start_from_the_same_weights_in_different_environments() -> None
     first, second = (Worker(config, rank, lambda gradient: None) for rank in range(2))
     assert first.weights_sha256() == second.weights_sha256()
     assert first.env.num_envs == second.env.num_envs == 4
-    assert not np.array_equal(first.env.joint_pos, second.env.joint_pos)
+    assert not np.array_equal(first.env.observation, second.env.observation)
     first.collect()
     second.collect()
     assert not torch.equal(first.rollout.actions, second.rollout.actions)
@@ -101,7 +101,7 @@ def time_limit_config() -> TrainConfig:
 
 def test_a_time_limit_is_bootstrapped_with_the_value_of_the_last_observation() -> None:
     worker = make_worker(time_limit_config())
-    worker.env.episode_step[:] = 0
+    task_env(worker).episode_step[:] = 0
     worker.collect()
     rollout = worker.rollout
     assert rollout.truncated[-1].all()
@@ -120,10 +120,10 @@ def test_a_time_limit_is_bootstrapped_with_the_value_of_the_last_observation() -
 
 def test_returns_are_those_of_whole_episodes() -> None:
     worker = make_worker(time_limit_config())
-    worker.env.episode_step[:] = [0, 100]
+    task_env(worker).episode_step[:] = [0, 100]
     # Neither of the first episodes was seen from its start by this worker's bookkeeping.
     assert worker.collect().episode_returns == []
-    worker.env.episode_step[:] = 0
+    task_env(worker).episode_step[:] = 0
     worker._returns[:] = 0.0  # pyright: ignore[reportPrivateUsage] both begin an episode here
     collected = worker.collect()
     np.testing.assert_allclose(collected.episode_returns, worker.rollout.rewards.sum(dim=0), rtol=1e-5)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Final
+
 from sim2real.tasks import Task, TaskEnv, VectorEnv, get_task
 from sim2real.tasks.gym_tasks import GymTaskEnv, is_foreign
 from sim2real.tasks.ranges import check_robot
@@ -10,7 +13,9 @@ from sim2real_train.evaluate import BatchPolicy, Episodes, Evaluation, judge, ru
 
 __all__ = ["check_task", "evaluate_on", "training_env", "verdict"]
 
-_FOREIGN_CRITERION = "the episode lasts to its time limit"
+_MOST_FOREIGN: Final = 64
+"""Episodes of one measurement in foreign environments."""
+_FOREIGN_CRITERION: Final = "the episode lasts to its time limit"
 
 
 def check_task(config: TrainConfig) -> None:
@@ -46,7 +51,10 @@ def training_env(config: TrainConfig, num_envs: int, *, seed: int, num_threads: 
 def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: int, num_threads: int) -> Episodes:
     """Run one whole episode from each of `starts` random states, each on a plant of the training ranges."""
     if is_foreign(config.task):
-        return run_foreign_episodes(policy, GymTaskEnv(config.task, starts, seed=seed, num_threads=num_threads))
+        # Some of them hold 50 MB each.
+        env = GymTaskEnv(config.task, min(starts, _MOST_FOREIGN), seed=seed, num_threads=num_threads)
+        with contextlib.closing(env):
+            return run_foreign_episodes(policy, env)
     task = _task(config)
     return run_episodes(
         policy, task, starts=starts, seed=seed, randomization=training_ranges(config, task), num_threads=num_threads

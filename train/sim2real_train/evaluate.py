@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -25,6 +25,10 @@ __all__ = [
     "run_foreign_episodes",
     "wilson_interval",
 ]
+
+
+_LONGEST_FOREIGN: Final = 10_000
+"""Steps after which an episode without a time limit counts as lasting."""
 
 
 class BatchPolicy(Protocol):
@@ -150,11 +154,14 @@ def run_foreign_episodes(policy: BatchPolicy, env: VectorEnv) -> Episodes:
     returns = np.zeros(env.num_envs)
     going = np.ones(env.num_envs, np.bool_)
     lasted = np.zeros(env.num_envs, np.bool_)
-    while going.any():
+    for _ in range(_LONGEST_FOREIGN):
+        if not going.any():
+            break
         result = env.step(policy.act(env.observation))
         returns += result.reward * going
         lasted |= result.truncated & going
         going &= ~(result.terminated | result.truncated)
+    lasted |= going
     times = np.where(lasted, 0.0, np.inf)
     return Episodes(success=lasted.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
 

@@ -207,6 +207,11 @@ class Worker:
         environment = {name[4:]: array for name, array in arrays.items() if name.startswith("env/")}
         self.env.load_state(environment, state.generator)
         self._generator.set_state(torch.tensor(arrays["generator"]))
+        if not self.env.resumes_exactly:
+            # It has begun new episodes, and so must memory and returns.
+            self.rollout.critic_observations[-1] = torch.from_numpy(self.env.critic_observation)
+            self._returns[:] = 0.0
+            return
         self._returns[:] = arrays["returns"]
         self.rollout.critic_observations[-1] = torch.tensor(arrays["observation"])
         self.rollout.episode_start[-1] = torch.tensor(arrays["episode_start"])
