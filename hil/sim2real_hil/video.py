@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -156,17 +156,26 @@ class _Encoder:
     """The running ffmpeg."""
 
     def __init__(self, process: subprocess.Popen[bytes], complaints: Any) -> None:
+        assert process.stdin is not None
         self._process = process
+        self._frames = process.stdin
         self._complaints = complaints
 
     def write(self, pixels: npt.NDArray[np.uint8]) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(pixels.tobytes())
+            self._frames.write(pixels.tobytes())
         except BrokenPipeError as error:
-            raise self.failure() from error
+            raise self._failure() from error
 
-    def failure(self) -> InputError:
+    def finish(self) -> None:
+        try:
+            self._frames.close()
+        except BrokenPipeError as error:
+            raise self._failure() from error
+        if self._process.wait():
+            raise self._failure()
+
+    def _failure(self) -> InputError:
         self._process.wait()
         self._complaints.seek(0)
         lines = self._complaints.read().decode(errors="replace").strip().splitlines()
@@ -191,10 +200,11 @@ def _encoder(path: Path, rate: float) -> Generator[_Encoder]:
         try:
             encoder = _Encoder(process, complaints)
             yield encoder
-            assert process.stdin is not None
-            process.stdin.close()
-            if process.wait():
-                raise encoder.failure()
+            encoder.finish()
         finally:
             process.kill()
             process.wait()
+            # What it was still to be given is lost with it.
+            if process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
