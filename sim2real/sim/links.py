@@ -150,7 +150,7 @@ class CommandLink:
     def reset(self, command: Array, rows: slice | EnvIds, rng: np.random.Generator | None) -> None:
         """Begin episodes in `rows` with `command`, shape (n, 5, J), in force and nothing on its way."""
         self.in_force[rows] = command
-        self._content[:, rows] = command
+        self._content[self._newest, rows] = command
         self._arrival[:, rows] = _NEVER
         self._groups.redraw(rows, rng)
 

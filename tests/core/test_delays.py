@@ -264,6 +264,35 @@ def test_a_late_command_is_dropped_when_a_newer_one_has_come() -> None:
     assert (link.in_force == 2.0).all()
 
 
+def test_of_two_commands_that_arrive_together_the_newer_one_acts() -> None:
+    link = command_link(GroupDelay(delay=Fixed(value=0.0)), 1)
+    for number in range(0, 40, 2):
+        link.set_delay(np.array([DECIMATION * DT]), EVERYONE)
+        link.send(np.full((1, 5, 2), float(number)), number * DECIMATION, None)
+        link.set_delay(np.array([0.0]), EVERYONE)
+        now = (number + 1) * DECIMATION
+        link.send(np.full((1, 5, 2), float(number + 1)), now, None)
+        link.deliver(now)
+        assert (link.in_force == number + 1).all()
+
+
+def test_an_episode_begins_with_nothing_on_its_way() -> None:
+    link = command_link(GroupDelay(delay=Fixed(value=2 * DECIMATION * DT)), 3)
+    link.send(np.full((3, 5, 2), 1.0), 0, None)
+    link.send(np.full((3, 5, 2), 2.0), DECIMATION, None)
+    link.reset(np.full((1, 5, 2), 9.0), np.array([1]), None)
+    for period in (2, 3):
+        link.deliver(period * DECIMATION)
+        assert link.in_force[:, 0, 0].tolist() == [period - 1.0, 9.0, period - 1.0]
+
+
+def test_what_an_episode_begins_with_is_what_its_first_message_can_repeat() -> None:
+    link = command_link(GroupDelay(delay=Fixed(value=0.0), repeat=1.0), 2)
+    assert (acting(link, 5, np.random.default_rng(0)) == -1).all()
+    link.reset(np.full((1, 5, 2), 9.0), np.array([1]), None)
+    assert (acting(link, 10, np.random.default_rng(0)) == [-1, 9]).all()
+
+
 def _within(count: int, trials: int, probability: float) -> bool:
     return abs(count - trials * probability) < 6.0 * np.sqrt(trials * probability * (1.0 - probability))
 

@@ -146,9 +146,10 @@ def test_the_base_is_measured_in_its_own_axes(tmp_path: Path) -> None:
     assert np.array_equal(rig.part(seen, "joint_effort"), sim.joint_effort)
 
 
-def test_outputs_agree_with_the_state_that_an_episode_begins_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drive", [None, MOTOR])
+def test_outputs_agree_with_the_state_that_an_episode_begins_in(tmp_path: Path, drive: Drive | None) -> None:
     """Where policies observe them: a robot that falls from rest feels no force."""
-    rig = Rig(tmp_path, 2)
+    rig = Rig(tmp_path, 2, drive=drive)
     for command in commands(rig.rng, 5, 2):
         rig.step(command)
     rows = np.array([1])
@@ -159,9 +160,12 @@ def test_outputs_agree_with_the_state_that_an_episode_begins_in(tmp_path: Path) 
     assert rig.sim.calls == ["command [1]", "refresh [1]"]
     assert np.allclose(rig.part(rig.read(), "base_lin_acc")[1], 0.0, atol=1e-9)
     assert not rig.part(rig.read(), "joint_effort")[1].any()
-    blind = Rig(tmp_path, 2, contract=walker_contract(signals=("joint_pos", "base_ang_vel", "projected_gravity")))
-    blind.plant.reset(np.zeros((2, 5, 2)), rows)
-    assert blind.sim.calls == ["command [1]"]
+
+
+def test_nothing_is_computed_for_policies_that_observe_the_state_alone(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 2, contract=walker_contract(signals=("joint_pos", "base_ang_vel", "projected_gravity")))
+    rig.plant.reset(np.zeros((2, 5, 2)), np.array([1]))
+    assert rig.sim.calls == ["command [1]"]
 
 
 def test_some_environments_are_read_alone(tmp_path: Path) -> None:
@@ -254,6 +258,21 @@ def test_measurements_arrive_exactly_as_many_steps_later(tmp_path: Path, delays:
         for name in rig.layout.names:
             when = max(len(past) - 1 - by_signal.get(name, 0), 0)
             assert np.array_equal(rig.part(seen, name), rig.part(past[when], name)), name
+
+
+def test_a_push_between_step_and_sense_is_felt_at_once_where_nothing_is_late(tmp_path: Path) -> None:
+    spec = DelaySpec(observations=(GroupDelay(delay=Uniform(low=0.0, high=0.05)),))
+    rig = Rig(tmp_path, 2, delays=spec)
+    rig.plant.randomize("observation_delay", np.array([0.0, 2 * DT]))
+    rig.begin()
+    rig.sense()
+    rig.step(np.zeros((2, 5, 2)))
+    before = rig.read()
+    rig.sim.qvel[:, 3:6] += 1.0
+    seen, now = rig.sense(), rig.read()
+    assert np.array_equal(seen[0], now[0])
+    assert not np.array_equal(seen[0], before[0])
+    assert not np.isclose(rig.part(seen, "base_ang_vel")[1], rig.part(now, "base_ang_vel")[1], atol=0.5).any()
 
 
 @pytest.mark.parametrize("drive", [None, MOTOR])

@@ -108,6 +108,20 @@ def test_bias_is_constant_in_an_episode_and_uniform_over_episodes() -> None:
     assert np.flatnonzero(changed).tolist() == [4, 7]
 
 
+def test_noise_lies_about_the_bias() -> None:
+    spec = only("joint_vel", noise=0.1, bias=0.2)
+    (sensors, rng), (exact, _) = model(50, spec), model(50, only("joint_vel", bias=0.2))
+    columns, bias = LAYOUT.slices["joint_vel"], np.zeros((50, LAYOUT.size))
+    exact.apply(bias, None, None)
+    mean = np.zeros_like(bias)
+    for _ in range(400):
+        signals = np.zeros_like(bias)
+        sensors.apply(signals, None, rng)
+        mean += signals / 400
+    assert np.abs(bias[:, columns]).max() > 0.1
+    assert np.abs(mean - bias).max() < SIX_SIGMA * 0.1 / np.sqrt(400)
+
+
 @pytest.mark.parametrize("samples", [1, 25])
 def test_the_bias_walks_as_the_root_of_time(samples: int) -> None:
     sensors, rng = model(10_000, only("base_ang_vel", bias_walk=0.5))
