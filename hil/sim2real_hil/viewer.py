@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from types import TracebackType
 
 import glfw
@@ -38,8 +39,10 @@ class Viewer:
 
     def __init__(self, scenery: Scenery) -> None:
         check_display()
+        with warnings.catch_warnings(action="ignore", category=glfw.GLFWError):
+            usable = glfw.init()
         # MuJoCo's viewer would wait for ever for a window that cannot be.
-        if not glfw.init():
+        if not usable:
             raise InputError("the display takes no window of MuJoCo's viewer; use --video out.mp4 or --web 8080")
         self._scenery = scenery
         self._window = mujoco.viewer.launch_passive(

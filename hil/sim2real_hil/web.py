@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -62,7 +64,9 @@ class Web:
     ) -> None:
         viser = require("viser", "view")
         self._scenery = scenery
-        self._server = viser.ViserServer(host=_HOST, port=port, verbose=False)
+        # It greets on stdout, where results go.
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._server = viser.ViserServer(host=_HOST, port=port, verbose=False)
         if self._server.get_port() != port:
             # It would have taken the next free one.
             self._server.stop()

@@ -150,6 +150,13 @@ def test_without_a_display_the_other_ways_are_named(monkeypatch: pytest.MonkeyPa
         run_play(PlayArgs(task="pendulum-swingup"))
 
 
+def test_a_display_that_is_not_there_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":4321")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    with pytest.raises(InputError, match=r"the display takes no window .*--video out\.mp4 or --web 8080"):
+        run_play(PlayArgs(task="pendulum-swingup"))
+
+
 def test_without_anything_that_draws_the_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUJOCO_GL", "")
     found: dict[str, str] = {}
@@ -375,6 +382,16 @@ def test_a_page_is_served_to_this_machine_and_no_other(port: int, go2: Scenery) 
         listening = [each for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN]
         assert {each.laddr.ip for each in listening if each.laddr.port == port} == {"127.0.0.1"}
         page.show(go2.data.qpos.copy())
+
+
+def test_ctrl_c_ends_a_page_with_what_came_of_it(command: Callable[..., Process], port: int) -> None:
+    run = command("play", "go2-velocity-flat", "--web", str(port), "--num-envs", "2")
+    run.until(rf"play: the robot is at http://127\.0\.0\.1:{port}; Ctrl-C ends")
+    run.until(r"[1-9]\d+step")
+    run.popen.send_signal(signal.SIGINT)
+    code, stdout, _ = run.end(20)
+    assert code == 0
+    assert stdout.startswith("go2-velocity-flat, robot go2, engine mujoco, zero actions: ")
 
 
 def test_a_port_that_is_taken_is_told_so(go2: Scenery) -> None:
