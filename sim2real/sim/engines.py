@@ -15,6 +15,8 @@ from sim2real.sim.scene import EMPTY, Scene
 __all__ = ["ENGINES", "make_sim"]
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+_UNLIMITED: Final = 1e9
+"""Effort [N·m] that nothing reaches."""
 
 
 def make_sim(
@@ -49,7 +51,9 @@ def make_sim(
             f"contract.joints: robot {robot.name} has the joints {sorted(known)}, the contract names {sorted(limits)}"
         )
     dt = contract.timing.physics_step_ns * 1e-9
-    effort_limits = [limits[joint.name] for joint in robot.joints]
+    # Behind a real drive's own limit come friction and impacts, which no engine may cut off: see `sim2real.sim.drives`.
+    is_ideal = all(joint.drive.ideal for joint in robot.joints)
+    effort_limits = [limits[joint.name] if is_ideal else _UNLIMITED for joint in robot.joints]
     match engine:
         case "mujoco":
             from sim2real.sim.mujoco import MujocoSim

@@ -31,8 +31,6 @@ Array = npt.NDArray[np.float64]
 _DRIVE: Final = "drive."
 _SENSOR: Final = "sensor."
 _JOINT_SIGNALS: Final = ("joint_pos", "joint_vel", "joint_effort")
-_UNLIMITED: Final = 1e9
-"""Effort [N·m] that no drive reaches: the limits are the drive model's, and the engine keeps out."""
 
 
 class Plant:
@@ -44,7 +42,7 @@ class Plant:
 
     Args:
         contract: The contract.
-        sim: The simulation below; it steps at the contract's physics step.
+        sim: The simulation below, as `sim2real.sim.engines.make_sim` makes it.
         sensors: Errors of the measurements; None: they are exact.
         delays: What is late between policy and robot; None: nothing.
 
@@ -92,12 +90,7 @@ class Plant:
     def _make_drives(self, contract: PolicyContract) -> DriveModel:
         sim = self.sim
         limits = {joint.name: joint.effort_limit for joint in contract.joints}
-        drives = DriveModel(sim.robot.joints, [limits[name] for name in sim.joint_names], sim.num_envs, sim.dt)
-        if not drives.ideal:
-            for name in sim.joint_names:
-                for index, sign in enumerate((-1.0, 1.0)):
-                    sim.randomize(f"actuator_forcerange/{name}[{index}]", np.full(sim.num_envs, sign * _UNLIMITED))
-        return drives
+        return DriveModel(sim.robot.joints, [limits[name] for name in sim.joint_names], sim.num_envs, sim.dt)
 
     @property
     def command_delay(self) -> Array:

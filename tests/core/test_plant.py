@@ -20,6 +20,7 @@ from sim2real.robots.drives import DcMotor, Drive, Friction
 from sim2real.sim.base import EnvIds
 from sim2real.sim.delays import DelaySpec, Fixed, GroupDelay, Uniform
 from sim2real.sim.drives import DriveModel
+from sim2real.sim.engines import make_sim
 from sim2real.sim.mujoco import MujocoSim
 from sim2real.sim.plant import Plant
 from sim2real.sim.scene import FLAT
@@ -95,7 +96,8 @@ class Rig:
             joints = tuple(msgspec.structs.replace(joint, drive=drive) for joint in robot.joints)
             robot = msgspec.structs.replace(robot, joints=joints)
         self.rng = np.random.default_rng(seed)
-        self.sim = Counting(robot, num_envs, scene=FLAT, dt=DT)
+        limits = None if drive is None else [1e9, 1e9]  # as make_sim says: a real drive has limits of its own
+        self.sim = Counting(robot, num_envs, scene=FLAT, dt=DT, effort_limits=limits)
         self.plant = Plant(contract or walker_contract(), self.sim, **specs)
         self.layout = self.plant.layout
         self.num_envs = num_envs
@@ -350,12 +352,9 @@ def test_an_encoder_that_is_off_moves_what_it_controls(tmp_path: Path) -> None:
 
 
 def test_real_drives_act_at_every_physics_step(tmp_path: Path) -> None:
-    """Against the loop written out; friction and impacts are not cut by the engine's own effort limit."""
-    rig, bare = Rig(tmp_path, 2, drive=MOTOR), Rig(tmp_path, 2).sim
+    """Against the loop written out."""
+    rig, bare = Rig(tmp_path, 2, drive=MOTOR), Rig(tmp_path, 2, drive=MOTOR).sim
     drives = DriveModel(rig.sim.robot.joints, [20.0, 20.0], 2, DT)
-    for name in bare.joint_names:
-        for end, limit in enumerate((-1e9, 1e9)):
-            bare.randomize(f"actuator_forcerange/{name}[{end}]", np.full(2, limit))
     effort = np.zeros((2, 5, 2))
     for command in commands(np.random.default_rng(2), 10, 2):
         command[:, EFFORT] *= 40.0
@@ -372,6 +371,18 @@ def test_real_drives_act_at_every_physics_step(tmp_path: Path) -> None:
     assert np.array_equal(rig.part(seen, "joint_vel"), velocity)
     assert np.array_equal(rig.part(seen, "joint_effort"), drives.motor_effort)
     assert not np.array_equal(position, bare.joint_pos)
+
+
+def test_an_engine_cuts_the_effort_of_ideal_drives_alone(tmp_path: Path) -> None:
+    """Friction and impacts come behind a real drive's limit, and are what they are."""
+    robot, command = walker(tmp_path), np.zeros((1, 5, 2))
+    command[:, EFFORT] = 100.0
+    joints = (msgspec.structs.replace(robot.joints[0], drive=MOTOR), robot.joints[1])
+    for each, effort in ((robot, 20.0), (msgspec.structs.replace(robot, joints=joints), 100.0)):
+        sim = make_sim(walker_contract(), 1, robot=each)
+        sim.set_command(command)
+        sim.step()
+        assert sim.joint_effort.tolist() == [[effort, effort]]
 
 
 def test_a_plant_in_real_time_is_driven_by_physics_steps(tmp_path: Path) -> None:
