@@ -64,12 +64,11 @@ class Web:
     ) -> None:
         viser = require("viser", "view")
         self._scenery = scenery
-        # It greets on stdout, where results go.
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _quiet():
             self._server = viser.ViserServer(host=_HOST, port=port, verbose=False)
         if self._server.get_port() != port:
             # It would have taken the next free one.
-            self._server.stop()
+            self.close()
             raise InputError(f"--web: port {port} is taken by another program; choose another")
         self._frames = {
             body: self._server.scene.add_frame(f"/{body}", show_axes=False)
@@ -130,13 +129,23 @@ class Web:
 
         slider.on_update(moved)
 
+    def close(self) -> None:
+        """End the page."""
+        with _quiet():
+            self._server.stop()
+
     def __enter__(self) -> Web:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.stop()
+        self.close()
+
+
+def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
+    """Keep viser's greetings from stdout, where results go."""
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 def geom_mesh(model: mujoco.MjModel, geom: int) -> Mesh:
