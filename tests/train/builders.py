@@ -27,6 +27,7 @@ def small_config(**changes: Any) -> TrainConfig:
         "num_envs": 8,
         "num_workers": 1,
         "command_delay": (0.0, 0.02),
+        "delays": None,
         "randomization": None,
         "model": ModelConfig(hidden=(16,), recurrent_size=8),
         "ppo": PpoConfig(num_steps=16, epochs=2, minibatches=2),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
 import tyro
 
 from sim2real.arguments import EngineName, check_number, check_seed
@@ -14,6 +15,7 @@ from sim2real.errors import InputError
 
 if TYPE_CHECKING:
     from sim2real_train.config import TrainConfig
+    from sim2real_train.presets import Preset
 
 __all__ = ["EvaluateArgs", "ExportArgs", "TrainArgs", "run_evaluate", "run_export", "run_train"]
 
@@ -50,11 +52,14 @@ class TrainArgs:
     """Which simulator: mujoco on the CPU, mujoco_warp on an NVIDIA GPU, newton for a comparison."""
     randomization: Path | None = None
     """Ranges that each episode's physics is drawn from, from `sim2real calib fit`; without it, the nominal robot."""
-    iterations: int = 180
-    """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps."""
-    num_envs: int = 256
+    latency: Path | None = None
+    """Delays of commands as a bench measured them, in place of --command-delay: `latency.json` of `sim2real hil run`."""
+    iterations: int | None = None
+    """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps. Without
+    this and the other settings of learning, those that suit the task."""
+    num_envs: int | None = None
     """Environments of all workers together."""
-    num_steps: int = 32
+    num_steps: int | None = None
     """Control steps per environment and iteration."""
     workers: int = 1
     """Processes that simulate and learn together, waiting for each other's gradients; on two busy cores one is the
@@ -67,11 +72,17 @@ class TrainArgs:
     """Range of the delay [s] of commands in training; widens the calibrated one, since runtime and wire add theirs."""
     recurrent: Literal["none", "gru"] = "none"
     """Whether the policy has a memory."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers of actor and critic."""
-    learning_rate: float = 1e-3
+    initial_std: float | None = None
+    """Standard deviation of the exploration noise at the start, in units of the action."""
+    learning_rate: float | None = None
     """Of the first iteration; later ones follow the policy's change."""
-    discount: float = 0.98
+    desired_kl: float | None = None
+    """Change of the policy per iteration (KL divergence) that the learning rate is steered to."""
+    entropy: float | None = None
+    """Weight of the policy's entropy."""
+    discount: float | None = None
     """How much a reward counts one control step later."""
     save_every: int = 25
     """Iterations between checkpoints."""
@@ -124,15 +135,16 @@ def run_train(args: TrainArgs) -> Outcome:
     """Train; the outcome is a `TrainResult`."""
     from sim2real_train.trainer import Schedule, train
 
-    _check_train(args)
+    preset = _settings(args)
+    _check_train(args, preset)
     schedule = Schedule(
-        iterations=args.iterations,
+        iterations=preset.iterations,
         save_every=args.save_every,
         evaluate_every=args.evaluate_every,
         evaluate_starts=args.evaluate_starts,
         num_threads=args.sim_threads,
     )
-    result = train(_train_config(args), schedule, args.out, resume=args.resume)
+    result = train(_train_config(args, preset), schedule, args.out, resume=args.resume)
     verdict = result.evaluation
     return Outcome(
         passed=True,
@@ -147,8 +159,17 @@ def run_train(args: TrainArgs) -> Outcome:
     )
 
 
-def _train_config(args: TrainArgs) -> TrainConfig:
+def _settings(args: TrainArgs) -> Preset:
+    """Return the task's preset, with what was said on the command line in place of its own."""
+    from sim2real_train.presets import Preset, preset_of
+
+    given = {name: value for name in Preset.__struct_fields__ if (value := getattr(args, name)) is not None}
+    return msgspec.structs.replace(preset_of(args.task), **given)
+
+
+def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
     from sim2real.randomization import read_randomization
+    from sim2real.sim.delays import delay_from_latency
     from sim2real_train.config import TrainConfig
     from sim2real_train.models import ModelConfig
     from sim2real_train.ppo import PpoConfig
@@ -159,31 +180,42 @@ def _train_config(args: TrainArgs) -> TrainConfig:
         robot=args.robot,
         engine=args.engine,
         seed=args.seed,
-        num_envs=args.num_envs,
+        num_envs=preset.num_envs,
         num_workers=args.workers,
         command_delay=args.command_delay,
+        delays=None if args.latency is None else delay_from_latency(args.latency),
         randomization=ranges,
-        model=ModelConfig(hidden=args.hidden, recurrent=args.recurrent),
-        ppo=PpoConfig(num_steps=args.num_steps, learning_rate=args.learning_rate, discount=args.discount),
+        model=ModelConfig(hidden=preset.hidden, recurrent=args.recurrent, initial_std=preset.initial_std),
+        ppo=PpoConfig(
+            num_steps=preset.num_steps,
+            learning_rate=preset.learning_rate,
+            desired_kl=preset.desired_kl,
+            entropy_coefficient=preset.entropy,
+            discount=preset.discount,
+        ),
     )
 
 
-def _check_train(args: TrainArgs) -> None:
+def _check_train(args: TrainArgs, preset: Preset) -> None:
     from sim2real.sim.delays import MAX_DELAY
 
-    for name in _LIMITS:
-        check_number(f"--{name.replace('_', '-')}", getattr(args, name), low=1, high=_LIMITS[name], inclusive=True)
+    for name, highest in _LIMITS.items():
+        value = getattr(preset if hasattr(preset, name) else args, name)
+        check_number(f"--{name.replace('_', '-')}", value, low=1, high=highest, inclusive=True)
     check_seed(args.seed)
-    if args.num_envs % args.workers:
-        raise InputError(f"--num-envs: expected a multiple of --workers ({args.workers}), got {args.num_envs}")
+    if preset.num_envs % args.workers:
+        raise InputError(f"--num-envs: expected a multiple of --workers ({args.workers}), got {preset.num_envs}")
     if not 0.0 <= args.command_delay[0] <= args.command_delay[1] <= MAX_DELAY:
         raise InputError(f"--command-delay: expected 0 <= low <= high <= {MAX_DELAY} s, got {args.command_delay}")
-    if not 0.0 < args.discount < 1.0:
-        raise InputError(f"--discount: expected a number between 0 and 1, got {args.discount}")
-    check_number("--learning-rate", args.learning_rate, high=1)
-    if not args.hidden:
+    if not 0.0 < preset.discount < 1.0:
+        raise InputError(f"--discount: expected a number between 0 and 1, got {preset.discount}")
+    check_number("--learning-rate", preset.learning_rate, high=1)
+    check_number("--desired-kl", preset.desired_kl, high=1)
+    check_number("--initial-std", preset.initial_std, high=100)
+    check_number("--entropy", preset.entropy, high=1, inclusive=True)
+    if not preset.hidden:
         raise InputError("--hidden: expected one width or more, got none")
-    for width in args.hidden:
+    for width in preset.hidden:
         check_number("--hidden", width, low=1, high=_WIDEST, inclusive=True)
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from sim2real import __version__
 from sim2real.arguments import EngineName
-from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
+from sim2real.randomization import COMMAND_DELAY, DELAYS, ParameterRange, RandomizationFile
+from sim2real.sim.delays import DelaySpec
 from sim2real.tasks import Task
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
@@ -33,6 +34,8 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Processes that each own a share of the environments and a replica of the learner."""
     command_delay: tuple[float, float]
     """Range of the delay [s] of commands in training; widens the one of `randomization`."""
+    delays: DelaySpec | None
+    """Delays that a bench measured, in place of `command_delay` and of the task's; None: those."""
     randomization: RandomizationFile | None
     """Ranges of the physics of each episode; None: the robot's nominal parameters."""
     model: ModelConfig
@@ -60,6 +63,9 @@ def training_ranges(config: TrainConfig, task: Task) -> RandomizationFile:
         fit_position_mae=0.0,
         held_out=(),
     )
+    if config.delays is not None:
+        kept = tuple(parameter for parameter in ranges.parameters if parameter.name not in DELAYS)
+        return msgspec.structs.replace(ranges, parameters=_with_own(kept, task))
     low, high = config.command_delay
     for parameter in ranges.parameters:
         if parameter.name == COMMAND_DELAY:
@@ -77,6 +83,10 @@ def training_ranges(config: TrainConfig, task: Task) -> RandomizationFile:
         delays="command",
     )
     kept = tuple(parameter for parameter in ranges.parameters if parameter.name != COMMAND_DELAY)
-    known = {parameter.name for parameter in kept}
-    own = tuple(parameter for parameter in task.ranges if parameter.name not in known)
-    return msgspec.structs.replace(ranges, parameters=(*kept, *own, delay))
+    return msgspec.structs.replace(ranges, parameters=(*_with_own(kept, task), delay))
+
+
+def _with_own(parameters: tuple[ParameterRange, ...], task: Task) -> tuple[ParameterRange, ...]:
+    """Return ranges with the task's own of what they do not name."""
+    known = {parameter.name for parameter in parameters}
+    return (*parameters, *(parameter for parameter in task.ranges if parameter.name not in known))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+import msgspec
+
 from sim2real.tasks import Task, TaskEnv, VectorEnv, get_task
 from sim2real.tasks.gym_tasks import GymTaskEnv, is_foreign
 from sim2real.tasks.ranges import check_robot
@@ -67,4 +69,5 @@ def verdict(config: TrainConfig, parts: list[Episodes]) -> Evaluation:
 
 
 def _task(config: TrainConfig) -> Task:
-    return get_task(config.task, config.robot)
+    task = get_task(config.task, config.robot)
+    return task if config.delays is None else msgspec.structs.replace(task, delays=config.delays)
