@@ -139,7 +139,8 @@ class FeatherstoneSolver:
     def _step(self) -> None:
         self._drive(self.state, self._control, self._effort)
         self._solver.step(self.state, self._next, self._control, None, self._dt)
-        self.state.assign(self._next)
+        for name in ("joint_q", "joint_qd", "body_q", "body_qd"):
+            wp.copy(getattr(self.state, name), getattr(self._next, name))
 
     def _drive(self, state: Any, control: Any, effort: Any) -> None:
         shape = (self._num_envs, -1)

@@ -1,10 +1,11 @@
 """One robot, three engines, the same motion.
 
-MuJoCo computes in float64, the other two in float32 (eps = 6e-8). Motions here are not chaotic: joints are held by gains
-or swing below the horizontal, so a rounding error of a step decays or adds up like a random walk, to eps √steps ≈ 1e-6
-of a state of order 1 over 200 steps; the bounds in the air leave a factor of 10. On the ground, errors of force come in
-from solvers that stop at a tolerance of 1e-6 of their own scale, and a foot that touches a rounding error earlier is
-pushed a step earlier: ten times that. Terrain is left out: MuJoCo Warp takes at most 4 contacts of a geom with it.
+MuJoCo computes in float64, the other two in float32 (eps = 6e-8). Motions here are not chaotic: gains hold the joints,
+or they swing below the horizontal. So a rounding error of a step decays or adds up like a random walk, to eps √steps =
+1e-6 of a state of order 1 over 200 steps; the bounds in the air leave a factor of 10. On the ground, errors of force
+come in from solvers that stop at a tolerance of 1e-6 of their own scale, and a foot that touches a rounding error
+earlier is pushed a step earlier: ten times that. Terrain is left out: MuJoCo Warp takes at most 4 contacts of a geom
+with it.
 """
 
 from __future__ import annotations
