@@ -56,6 +56,7 @@ class Renderer:
         self._scenery = scenery
         self._context = _gl_context()
         self._context.make_current()
+        self._patches = scenery.patches
         self._target = mujoco.MjrContext(scenery.model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._target)
         self._scene = mujoco.MjvScene(scenery.model, _MAX_GEOMS)
@@ -69,6 +70,9 @@ class Renderer:
     def draw(self) -> npt.NDArray[np.uint8]:
         """Return the scenery as it is now, shape (height, width, 3), RGB, first row on top."""
         scenery = self._scenery
+        if scenery.patches != self._patches:
+            mujoco.mjr_uploadHField(scenery.model, self._target, 0)
+            self._patches = scenery.patches
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(scenery.model, scenery.data, self._option, None, self._camera, everything, self._scene)
         mujoco.mjr_render(self._rectangle, self._scene, self._target)

@@ -45,6 +45,7 @@ class Viewer:
         if not usable:
             raise InputError("the display takes no window of MuJoCo's viewer; use --video out.mp4 or --web 8080")
         self._scenery = scenery
+        self._patches = scenery.patches
         self._window = mujoco.viewer.launch_passive(
             scenery.model, scenery.data, show_left_ui=False, show_right_ui=False
         )
@@ -60,6 +61,9 @@ class Viewer:
         """Show the pose `qpos`, shape (nq,)."""
         with self._window.lock():
             self._scenery.pose(qpos)
+        if self._scenery.patches != self._patches:
+            self._window.update_hfield(0)
+            self._patches = self._scenery.patches
         self._window.sync()
 
     def __enter__(self) -> Viewer:

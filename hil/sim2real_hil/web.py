@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sim2real.contract import Command
 from sim2real.errors import InputError
 from sim2real.extras import require
+from sim2real.sim.model import GROUND
 from sim2real_hil.scenery import Scenery
 
 __all__ = ["Web"]
@@ -80,6 +81,7 @@ class Web:
         self._server.scene.add_light_hemisphere("/light", intensity=1.0)
         for index, command in enumerate(commands):
             self._add_slider(index, command, float(initial[index]), on_command)
+        self._patches = scenery.patches
         self._sent = 0.0
         self._send()
 
@@ -92,6 +94,9 @@ class Web:
         """Show the pose `qpos`, shape (nq,), if it is time for another."""
         if time.monotonic() - self._sent >= 1.0 / _RATE:
             self._scenery.pose(qpos)
+            if self._scenery.patches != self._patches:
+                self._add_geom(_ground(self._scenery.model))
+                self._patches = self._scenery.patches
             self._send()
 
     def _send(self) -> None:
@@ -141,6 +146,10 @@ class Web:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _ground(model: mujoco.MjModel) -> int:
+    return mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, GROUND)
 
 
 def _quiet() -> contextlib.redirect_stdout[io.StringIO]:

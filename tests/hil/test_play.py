@@ -112,6 +112,32 @@ def test_a_pose_that_is_no_number_leaves_the_robot_where_it_was() -> None:
     assert scenery.data.qpos[0] == 0.7
 
 
+def test_the_terrain_that_is_seen_is_the_one_that_is_walked_on() -> None:
+    """A patch of it goes along with the robot; rays from above meet it where the scene has its ground."""
+    task = get_task("go2-velocity-rough")
+    terrain = task.scene.terrain
+    assert terrain is not None
+    scenery = Scenery(task.robot, task.scene)
+    ground = mujoco.mj_name2id(scenery.model, mujoco.mjtObj.mjOBJ_GEOM, "ground")
+    rng = np.random.default_rng(0)
+    patches: set[int] = set()
+    for _ in range(50):
+        # At samples of the field, where a mesh of triangles and a bilinear surface agree; its edges included.
+        spots = [
+            np.linspace(-0.5 * extent, 0.5 * extent, samples)[rng.integers(1, samples - 1)]
+            for extent, samples in zip(terrain.size, terrain.heights.shape[::-1], strict=True)
+        ]
+        qpos = scenery.data.qpos.copy()
+        qpos[:2] = spots
+        scenery.pose(qpos)
+        patches.add(scenery.patches)
+        start = np.array([*spots, 10.0])
+        distance = mujoco.mj_rayHfield(scenery.model, scenery.data, ground, start, np.array([0.0, 0.0, -1.0]), None)
+        expected = task.scene.ground_height(*(np.array([spot]) for spot in spots))
+        assert 10.0 - distance == pytest.approx(expected[0], abs=1e-4)
+    assert len(patches) > 20
+
+
 @pytest.mark.usefixtures("gl")
 @pytest.mark.parametrize("polite", [signal.SIGINT, signal.SIGTERM])
 def test_half_a_film_is_none(command: Callable[..., Process], tmp_path: Path, polite: signal.Signals) -> None:
