@@ -8,6 +8,7 @@ from typing import Final, get_args
 from sim2real.arguments import EngineName
 from sim2real.contract import PolicyContract
 from sim2real.errors import ContractError, InputError
+from sim2real.extras import require
 from sim2real.robots import Robot, get_robot
 from sim2real.sim.base import BatchedSim
 from sim2real.sim.scene import EMPTY, Scene
@@ -41,6 +42,7 @@ def make_sim(
     Raises:
         ContractError: The contract's joints are not the robot's.
         InputError: There is no such engine or robot, or its MJCF does not fit.
+        MissingExtraError: The engine's package is not installed.
     """
     if robot is None:
         robot = get_robot(contract.identity.robot)
@@ -60,10 +62,12 @@ def make_sim(
 
             return MujocoSim(robot, num_envs, scene=scene, dt=dt, effort_limits=effort_limits, num_threads=num_threads)
         case "mujoco_warp":
+            require("mujoco_warp", "warp")
             from sim2real.sim.mujoco_warp import MujocoWarpSim
 
             return MujocoWarpSim(robot, num_envs, scene=scene, dt=dt, effort_limits=effort_limits)
         case "newton":
+            require("newton", "newton")
             from sim2real.sim.newton import NewtonSim
 
             return NewtonSim(robot, num_envs, scene=scene, dt=dt, effort_limits=effort_limits)

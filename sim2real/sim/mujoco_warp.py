@@ -113,7 +113,19 @@ class MujocoWarpSim:
         joints = [mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_JOINT, name) for name in self.joint_names]
         self._qpos_columns = [int(self.model.jnt_qposadr[joint]) for joint in joints]
         self._qvel_columns = [int(self.model.jnt_dofadr[joint]) for joint in joints]
+        self._find_feet()
         self.refresh()
+
+    def _find_feet(self) -> None:
+        """Find the feet's places and forces in the outputs."""
+        feet = [foot_object(self.model, foot) for foot in self.robot.feet]
+        if len({kind for kind, _ in feet}) > 1:
+            raise InputError(f"robot {self.robot.name}: feet: expected geoms or bodies, got both; name one kind")
+        of_bodies = bool(feet) and feet[0][0] == mujoco.mjtObj.mjOBJ_BODY
+        self._feet_source = self._data.xpos if of_bodies else self._data.geom_xpos
+        self._feet = np.array([identifier for _, identifier in feet], np.intp)
+        forces = [self._sensor_columns(FOOT_FORCE + foot) for foot in self.robot.feet]
+        self._feet_columns = [column for force in forces for column in range(force.start, force.stop)]
 
     @property
     def joint_pos(self) -> Array:
@@ -133,19 +145,15 @@ class MujocoWarpSim:
     @property
     def feet_force(self) -> Array:
         """Magnitude of the contact force on each foot [N], shape (N, F), one physics step old."""
-        columns = [self._sensor_columns(FOOT_FORCE + foot) for foot in self.robot.feet]
-        data = host_copy(self._data.sensordata)
-        forces = [np.linalg.norm(data[:, column], axis=1) for column in columns]
-        return np.stack(forces, axis=1) if forces else np.zeros((self.num_envs, 0))
+        if not self._feet_columns:
+            return np.zeros((self.num_envs, 0))
+        forces = host_copy(self._data.sensordata)[:, self._feet_columns].reshape(self.num_envs, -1, 3)
+        return np.linalg.norm(forces, axis=2)
 
     @property
     def feet_pos(self) -> Array:
         """Centres of the feet (of a body: its origin) in the world [m], shape (N, F, 3), one physics step old."""
-        positions = np.zeros((self.num_envs, len(self.robot.feet), 3))
-        for i, foot in enumerate(self.robot.feet):
-            kind, identifier = foot_object(self.model, foot)
-            source = self._data.xpos if kind == mujoco.mjtObj.mjOBJ_BODY else self._data.geom_xpos
-            positions[:, i] = source.numpy()[:, identifier]
+        positions: Array = self._feet_source.numpy()[:, self._feet].astype(np.float64)
         return positions
 
     def site_pos(self, name: str) -> Array:

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sim2real.arguments import EngineName
 from sim2real.errors import InputError, MissingExtraError
-from sim2real.extras import require
 from sim2real.layout import EFFORT, KD, KP, POSITION
 from sim2real.sim.base import BatchedSim
+from sim2real.sim.engines import make_sim
 from sim2real.sim.mujoco import MujocoSim
 from sim2real.sim.scene import EMPTY, FLAT, Scene
+from sim2real.tasks import get_task
+from sim2real.tasks.base import unpublished
 from tests.core.sim_robots import WALKER, robot, walker
 
 pytest.importorskip("mujoco_warp")
@@ -52,11 +55,16 @@ def test_a_gpu_that_is_not_there_is_one_clear_error(folder: Path) -> None:
         MujocoWarpSim(walker(folder), 1, device="cuda:0")
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mujoco_warp", None)
-    monkeypatch.delitem(sys.modules, "sim2real.sim.mujoco_warp")
-    with pytest.raises(MissingExtraError, match=r"mujoco_warp is not installed: .*pip install 'sim2real\[warp\]'"):
-        require("sim2real.sim.mujoco_warp", "warp")
+@pytest.mark.parametrize(
+    ("engine", "package", "extra"), [("mujoco_warp", "mujoco_warp", "warp"), ("newton", "newton", "newton")]
+)
+def test_without_the_package_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, engine: EngineName, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    task = get_task("pendulum-swingup")
+    with pytest.raises(MissingExtraError, match=rf"{package} is not installed: .*pip install 'sim2real\[{extra}\]'"):
+        make_sim(task.contract(unpublished(task)), 1, engine=engine)
 
 
 def test_arrays_on_the_host_are_the_state(folder: Path) -> None:
