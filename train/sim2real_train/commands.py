@@ -53,7 +53,7 @@ class TrainArgs:
     randomization: Path | None = None
     """Ranges that each episode's physics is drawn from, from `sim2real calib fit`; without it, the nominal robot."""
     latency: Path | None = None
-    """Delays of commands as a bench measured them, in place of --command-delay: `latency.json` of `sim2real hil run`."""
+    """Delays of commands as a bench measured them (`latency.json` of `sim2real hil run`), for --command-delay."""
     iterations: int | None = None
     """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps. Without
     this and the other settings of learning, those that suit the task."""
@@ -169,7 +169,7 @@ def _settings(args: TrainArgs) -> Preset:
 
 def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
     from sim2real.randomization import read_randomization
-    from sim2real.sim.delays import delay_from_latency
+    from sim2real.sim.delays import MAX_DELAY, delay_from_latency
     from sim2real_train.config import TrainConfig
     from sim2real_train.models import ModelConfig
     from sim2real_train.ppo import PpoConfig
@@ -183,7 +183,7 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         num_envs=preset.num_envs,
         num_workers=args.workers,
         command_delay=args.command_delay,
-        delays=None if args.latency is None else delay_from_latency(args.latency),
+        delays=None if args.latency is None else delay_from_latency(args.latency, longest=MAX_DELAY),
         randomization=ranges,
         model=ModelConfig(hidden=preset.hidden, recurrent=args.recurrent, initial_std=preset.initial_std),
         ppo=PpoConfig(
