@@ -189,7 +189,7 @@ class _Encoder:
 @contextmanager
 def _encoder(path: Path, rate: float) -> Generator[_Encoder]:
     """Yield an encoder of raw frames into `path`; it has ended when the block has."""
-    ffmpeg = require("imageio_ffmpeg", "view").get_ffmpeg_exe()
+    ffmpeg = require("imageio_ffmpeg", "play").get_ffmpeg_exe()
     width, height = IMAGE_SIZE
     command = [ffmpeg, "-loglevel", "error", "-y"]
     command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{rate:.9g}", "-i", "-"]

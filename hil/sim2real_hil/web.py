@@ -63,7 +63,7 @@ class Web:
         initial: Array,
         on_command: Callable[[int, float], None],
     ) -> None:
-        viser = require("viser", "view")
+        viser = require("viser", "play")
         self._scenery = scenery
         with _quiet():
             self._server = viser.ViserServer(host=_HOST, port=port, verbose=False)
