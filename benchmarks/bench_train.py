@@ -7,34 +7,37 @@ normaliser) add up to 1. Ray takes no part: what it adds is a call each, some hu
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Final
 
-from sim2real_train.commands import TrainArgs
 from sim2real_train.config import TrainConfig
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
 from sim2real_train.ppo import PpoConfig
+from sim2real_train.presets import preset_of
 from sim2real_train.worker import Worker
 
 __all__ = ["measure"]
 
+TASK: Final = "pendulum-swingup"
 ITERATIONS: Final = 20
 WARM_UP: Final = 2
 
 
 def measure() -> dict[str, float]:
     """Return control steps per second, and the share of each part."""
-    args = TrainArgs(task="pendulum-swingup", out=Path())
+    preset = preset_of(TASK)
     config = TrainConfig(
-        task=args.task,
-        seed=args.seed,
-        num_envs=args.num_envs,
+        task=TASK,
+        robot=None,
+        engine="mujoco",
+        seed=0,
+        num_envs=preset.num_envs,
         num_workers=1,
-        command_delay=args.command_delay,
+        command_delay=(0.0, 0.02),
+        delays=None,
         randomization=None,
-        model=ModelConfig(),
-        ppo=PpoConfig(num_steps=args.num_steps),
+        model=ModelConfig(hidden=preset.hidden),
+        ppo=PpoConfig(num_steps=preset.num_steps),
     )
     worker = Worker(config, 0, lambda gradient: None)
     for _ in range(WARM_UP):
