@@ -48,6 +48,8 @@ class MujocoWarpSim:
         spec: The model's specification.
         model: The model on the host, without what is randomized.
         device: The Warp device.
+        command: The command blocks that `set_command` wrote last, on the device, shape (N, 5, J).
+        host: As given.
 
     Args:
         robot: The robot.
@@ -94,7 +96,7 @@ class MujocoWarpSim:
         with wp.ScopedDevice(self.device):
             self._model = put_model(robot, self.model, deterministic=deterministic)
             self._data = mjw.make_data(self.model, nworld=num_envs, nconmax=nconmax, njmax=njmax)
-            self._command = wp.zeros((num_envs, 5, len(robot.joints)), dtype=wp.float32)
+            self.command = wp.zeros((num_envs, 5, len(robot.joints)), dtype=wp.float32)
             self._room = RoomWatch(self._data, int(self._model.opt.contact_sensor_maxmatch))
         self._graphs = Graphs(self.device)
         self._captured = 0
@@ -104,7 +106,7 @@ class MujocoWarpSim:
         self._bias = flat(self._fields.expand("actuator_biasprm"))
         self._initial = {name: host_copy(array)[:1] for name, array in self._state()}
 
-        self._host = host
+        self.host = host
         self._inputs = tuple(
             Mirror(array, array.shape) for array in (self._data.qpos, self._data.qvel, self._data.ctrl)
         )
@@ -180,21 +182,24 @@ class MujocoWarpSim:
 
     def set_command(self, command: Array, env_ids: EnvIds | None = None) -> None:
         """Hold command blocks, shape (n, 5, J): stiffness and damping go into the actuators' affine bias."""
-        put(flat(self._command), command.reshape(len(command), -1), env_ids)
-        self.hold_command()
+        put(flat(self.command), command.reshape(len(command), -1), env_ids)
+        self.hold_command(self.command)
 
-    def hold_command(self) -> None:
-        """Hold the command blocks that were written to ``torch_view("command")``, shape (N, 5, J)."""
+    def hold_command(self, command: Any) -> None:
+        """Hold command blocks that are on the device: a float32 `warp.array` of shape (N, 5, J).
+
+        A trainer gives ``warp.from_torch(tensor)``, or writes to ``torch_view("command")`` and gives ``sim.command``.
+        """
         ctrl = self._inputs[2]
         ctrl.upload()
         wp.launch(
             _hold,
             dim=(self.num_envs, len(self.joint_names)),
-            inputs=[self._command],
+            inputs=[command],
             outputs=[self._data.ctrl, self._bias],
             device=self.device,
         )
-        if self._host:
+        if self.host:
             ctrl.download()
 
     def step(self, n: int = 1) -> None:
@@ -208,7 +213,7 @@ class MujocoWarpSim:
         self._run(self._physics_step, n)
         if self._senses_state:
             self._run(self._sense_state)
-        if self._host:
+        if self.host:
             self._show()
         self._room.check()
 
@@ -285,7 +290,7 @@ class MujocoWarpSim:
         """
         require("torch", "train")
         fields = {field.name for field in dataclasses.fields(self._data)}
-        array = self._command if name == "command" else getattr(self._data, name) if name in fields else None
+        array = self.command if name == "command" else getattr(self._data, name) if name in fields else None
         if not isinstance(array, wp.array) or array.shape[0] != self.num_envs:
             raise InputError(f"torch_view({name!r}): expected 'command' or a field of mujoco_warp.Data of each world")
         return wp.to_torch(array, requires_grad=False)

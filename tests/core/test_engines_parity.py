@@ -4,8 +4,8 @@ MuJoCo computes in float64, the other two in float32 (eps = 6e-8). Motions here 
 or they swing below the horizontal. So a rounding error of a step decays or adds up like a random walk, to eps √steps =
 1e-6 of a state of order 1 over 200 steps; the bounds in the air leave a factor of 10. On the ground, errors of force
 come in from solvers that stop at a tolerance of 1e-6 of their own scale, and a foot that touches a rounding error
-earlier is pushed a step earlier: ten times that. Terrain is left out: MuJoCo Warp takes at most 4 contacts of a geom
-with it.
+earlier is pushed a step earlier: ten times that. Terrain has a test of its own: of a geom's contacts with
+it, MuJoCo Warp takes at most 4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from sim2real.layout import KD, KP, POSITION
 from sim2real.robots import Robot, get_robot
 from sim2real.sim.base import BatchedSim
 from sim2real.sim.mujoco import MujocoSim
-from sim2real.sim.scene import EMPTY, FLAT, Scene
+from sim2real.sim.scene import EMPTY, FLAT, HeightField, Scene
+from tests.core.sim_robots import robot as tiny_robot
 from tests.core.sim_robots import walker
 
 pytest.importorskip("mujoco_warp")
@@ -131,3 +132,38 @@ def test_the_go2_that_stands_and_sways(engine: Engine) -> None:
         sim.qpos[:, 7:] = [joint.default_position for joint in robot.joints]
 
     agree(robot, FLAT, engine, targets(robot, 40.0, 1.0), start)
+
+
+BALL = """
+<mujoco>
+  <option timestep="0.004" integrator="implicitfast"/>
+  <worldbody>
+    <body name="ball" pos="0 0 1">
+      <freejoint/>
+      <geom name="foot" type="sphere" size="0.05" mass="1"/>
+      <body name="arm">
+        <joint name="arm" axis="0 0 1"/>
+        <inertial pos="0 0 0" mass="0.01" diaginertia="1e-4 1e-4 1e-4"/>
+      </body>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+@ENGINES
+def test_terrain_lies_where_it_should(engine: Engine, tmp_path: Path) -> None:
+    """Balls set down on slopes that no swap of axes or signs leaves as they are sink in by as much as in MuJoCo."""
+    x, y = np.linspace(-2.0, 2.0, 81), np.linspace(-1.5, 1.5, 41)
+    heights = (0.1 * x[None] + 0.2 * np.maximum(y, 0.0)[:, None] - 0.1).astype(np.float32)
+    scene = Scene(ground=True, friction=1.0, terrain=HeightField(heights=heights, size=(4.0, 3.0)))
+    ball = tiny_robot(tmp_path, BALL, "arm", base="floating", feet=("foot",))
+    spots = np.array([[-1.5, -1.0], [-0.5, 1.0], [0.5, 0.5], [1.5, -0.5], [1.0, 1.2]])
+    sunk = list[Array]()
+    for sim in (MujocoSim(ball, len(spots), scene=scene), engine(ball, len(spots), scene)):
+        sim.qpos[:, :2] = spots
+        sim.qpos[:, 2] = scene.ground_height(spots[:, 0], spots[:, 1]) + 0.055
+        sim.step(20)
+        sunk.append(sim.qpos[:, 2] - scene.ground_height(sim.qpos[:, 0], sim.qpos[:, 1]) - 0.05)
+        assert (sim.feet_force > 5.0).all()
+    np.testing.assert_allclose(sunk[1], sunk[0], atol=2e-4)

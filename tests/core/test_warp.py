@@ -112,7 +112,7 @@ def test_a_trainer_commands_through_torch_without_the_host(folder: Path) -> None
     by_host, by_torch = warp_sim(folder, scene=EMPTY), warp_sim(folder, scene=EMPTY, host=False)
     by_host.set_command(command)
     by_torch.torch_view("command").numpy()[:] = command
-    by_torch.hold_command()
+    by_torch.hold_command(by_torch.command)
     seen = by_torch.qvel.copy()
     for sim in (by_host, by_torch):
         sim.step(10)
