@@ -151,6 +151,8 @@ def test_an_iteration_ends_where_the_policy_has_moved_far_enough() -> None:
         old_log_std = model.log_std.detach().clone()
         update = Learner(model, config, keep).learn(rollout, learning_rate, generator)
         assert (update.minibatches == 40) == (learning_rate == 1e-4)
+        # What was too far is known to be: the next iteration's learning rate is lower.
+        assert (adapt_learning_rate(learning_rate, update.kl, config) < learning_rate) == (learning_rate == 3e-2)
         with torch.no_grad():
             means = model.actor.unroll(rollout.observations[:-1], (), rollout.episode_start[:-1])
             kls[learning_rate] = gaussian_kl(rollout.means, old_log_std, means, model.log_std).mean().item()
@@ -171,4 +173,5 @@ def test_the_gradient_and_the_decision_to_end_are_those_of_all_workers() -> None
     generator = torch.Generator().manual_seed(0)
     update = Learner(model, PpoConfig(), average).learn(filled_rollout(model, generator), 1e-4, generator)
     assert update.minibatches == 3
+    assert update.kl == 1.0
     assert seen == [sum(parameter.numel() for parameter in model.parameters()) + 1] * 4

@@ -75,6 +75,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     value_loss: float
     entropy: float
     kl: float
+    """Of the new policy from the one that acted; where it went too far, the divergence that ended the iteration."""
     clip_fraction: float
     grad_norm: float
     action_std: float
@@ -153,10 +154,12 @@ class Learner:
             group["lr"] = learning_rate
         behaviour_log_std = self.model.log_std.detach().clone()
         taken: list[list[torch.Tensor]] = []
+        too_far: float | None = None
         for batch in self._passes(rollout, generator):
             loss = ppo_loss(self.model, batch, behaviour_log_std, self.config)
             gradient, kl = self._averaged_gradient(loss)
             if float(kl) > 2.0 * self.config.desired_kl:
+                too_far = float(kl)
                 break
             grad_norm = self._step(gradient)
             taken.append([loss.policy, loss.value, loss.entropy, kl, loss.clipped, grad_norm])
@@ -166,7 +169,8 @@ class Learner:
             policy_loss=means[0],
             value_loss=means[1],
             entropy=means[2],
-            kl=means[3],
+            # Of what was taken, the first minibatch alone has 0: after one step that went too far, the rate would rise.
+            kl=means[3] if too_far is None else too_far,
             clip_fraction=means[4],
             grad_norm=means[5],
             action_std=float(self.model.log_std.detach().exp().mean()),
