@@ -28,6 +28,8 @@ _SHADOW_SIZE: Final = 2048
 """Of the map [pixels]: what a processor without a graphics card draws in little time."""
 _AZIMUTH, _ELEVATION = 120.0, -15.0
 """From where the camera looks [degrees]: from ahead and the side, a little from above."""
+_POSES: Final = 64
+"""How many poses show what a fixed robot reaches."""
 _DISTANCE: Final = 2.5
 """Of the camera from a robot that walks, in extents of its model."""
 
@@ -51,8 +53,11 @@ class Scenery:
         self._floating = robot.base == "floating"
         self._terrain = scene.terrain
         # Of the robot alone: it is what a camera looks at, however wide the land is.
-        self._extent = float(load_model(robot, EMPTY)[1].stat.extent)
+        alone = load_model(robot, EMPTY)[1]
+        self._extent = float(alone.stat.extent)
         spec, _ = load_model(robot, scene if scene.terrain is None else _around_origin(scene, scene.terrain))
+        if not self._floating:
+            spec.stat.center, self._extent = _reach(alone)
         spec.stat.extent = self._extent
         _light(spec, shadow=scene.ground)
         _paint(spec)
@@ -98,6 +103,22 @@ class Scenery:
             camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
             camera.trackbodyid = int(self.model.jnt_bodyid[0])
             camera.distance = _DISTANCE * self._extent
+
+
+def _reach(model: mujoco.MjModel) -> tuple[list[float], float]:
+    """Return the middle [m] of all that a fixed robot reaches, and its longest side [m]: over poses drawn at random."""
+    rng, data = np.random.default_rng(0), mujoco.MjData(model)
+    low, high = np.full(3, np.inf), np.full(3, -np.inf)
+    limits = np.where(model.jnt_limited[:, None], model.jnt_range, (-np.pi, np.pi))
+    for _ in range(_POSES):
+        for joint in range(model.njnt):
+            if int(model.jnt_type[joint]) in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
+                data.qpos[model.jnt_qposadr[joint]] = rng.uniform(*limits[joint])
+        mujoco.mj_kinematics(model, data)
+        radius = model.geom_rbound[:, None]
+        low = np.minimum(low, (data.geom_xpos - radius).min(axis=0))
+        high = np.maximum(high, (data.geom_xpos + radius).max(axis=0))
+    return (0.5 * (low + high)).tolist(), float((high - low).max())
 
 
 def _around_origin(scene: Scene, terrain: HeightField) -> Scene:

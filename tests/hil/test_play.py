@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import subprocess
@@ -20,9 +21,10 @@ import pytest
 from sim2real.bundle import Bundle
 from sim2real.contract import PolicyContract
 from sim2real.errors import ContractError, InputError
+from sim2real.robots import get_robot
 from sim2real.sim.engines import make_sim
 from sim2real.sim.plant import Plant
-from sim2real.sim.scene import FLAT
+from sim2real.sim.scene import EMPTY, FLAT
 from sim2real.tasks import TaskEnv, get_task
 from sim2real.tasks.dump import StateRing
 from sim2real.tasks.goal import success
@@ -496,3 +498,15 @@ def test_a_replay_of_something_else_leaves_nothing(command: Callable[..., Proces
     assert (code, stdout) == (2, "")
     assert told.startswith("error: dump diverged-0.npz: truncated")
     assert not (tmp_path / "out.mp4").exists()
+
+
+def test_all_that_a_fixed_robot_reaches_is_in_the_picture() -> None:
+    """A pendulum that stands up must not leave the frame that was chosen while it hung."""
+    scenery = Scenery(get_robot("pendulum"), EMPTY)
+    camera = mujoco.MjvCamera()
+    scenery.aim(camera)
+    seen = camera.distance * math.tan(math.radians(0.5 * float(scenery.model.vis.global_.fovy)))
+    for angle in np.linspace(-np.pi, np.pi, 9):
+        scenery.pose(np.array([angle]))
+        tip = scenery.data.geom_xpos[:, 2]
+        assert np.abs(tip - camera.lookat[2]).max() < seen
