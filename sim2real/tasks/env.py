@@ -135,6 +135,7 @@ class TaskEnv:
     def reset(self, seed: int | None = None) -> npt.NDArray[np.float32]:
         """Start a new episode everywhere, from a new generator if a seed is given; return the first observations."""
         if seed is not None:
+            self.seed = seed
             self._rng = np.random.default_rng(seed)
             self.levels[:] = 0
         self._start(np.arange(self.num_envs))
@@ -144,9 +145,11 @@ class TaskEnv:
         """Apply actions, shape (N, A), for one control period; ended episodes start anew."""
         result = self._result
         diverged = self._simulate(action)
-        self._judge(diverged)
-        self._happen()
-        self._observe(action)
+        # What is huge or no number is in the row of a diverged simulation, which is begun anew below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._judge(diverged)
+            self._happen()
+            self._observe(action)
         result.done_ids = np.flatnonzero(result.terminated | result.truncated)
         result.final_observation = self._finals(self.observation, diverged)
         result.final_critic_observation = self._finals(self._critic, diverged)
@@ -244,13 +247,14 @@ class TaskEnv:
         qpos, qvel = self.task.start(self._rng, len(rows))
         self._place(rows, qpos)
         sim.qpos[rows], sim.qvel[rows] = qpos, qvel
-        sim.refresh(rows)
         self.episode_step[rows] = 0
         self._schedule.start(self._rng, rows, self.observer.commands)
         self.motion_state.start(rows)
         self.motion.renew()
         self.mapper.reset(self.motion.joint_pos, rows)
         self.plant.reset(self.mapper.command, rows, self._rng)
+        # Forces on the feet are those under the first command, and not under the last one of the old episode.
+        sim.refresh(rows)
         self.plant.sense(self.observer.signals, self._rng, rows)
         self.observer.last_action[rows] = 0.0
         self.observer.reset(rows)

@@ -1,0 +1,299 @@
+"""The environment of every task: the same bytes again, what a step says of itself, and case 26. About 15 s."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sim2real.errors import InputError
+from sim2real.observation import ObservationBuilder
+from sim2real.tasks import Task, TaskEnv, get_task
+from sim2real.tasks.base import Array, Curriculum, Flags, Motion
+from sim2real.tasks.dump import read_dump
+from sim2real.tasks.replay import replay
+from tests.core.task_rig import FETCHED_TASKS, TASKS, Step, actions, copy_of, make_env, ranges_of, run, shaken, task_of
+
+
+@pytest.fixture(scope="module", params=[*TASKS, *FETCHED_TASKS])
+def task(request: pytest.FixtureRequest) -> Task:
+    return task_of(request.param)
+
+
+def bits(steps: list[Step]) -> list[tuple[bytes, ...]]:
+    return [step.bits() for step in steps]
+
+
+def all_ended(steps: list[Step]) -> bool:
+    """Whether an episode of every environment ended at some time."""
+    return bool(np.any([step.terminated | step.truncated for step in steps], axis=0).all())
+
+
+def test_same_seed_same_bytes_at_any_number_of_threads(task: Task) -> None:
+    """Case 27: over episode ends, pushes, new wishes, levels, delays, noise and randomized physics."""
+    envs = [make_env(task, seed=1), make_env(task, seed=1), make_env(task, seed=1, num_threads=2)]
+    sequence = actions(envs[0], 90)
+    first, again, threads = (run(env, sequence) for env in envs)
+    assert all_ended(first)
+    assert bits(first) == bits(again)
+    assert bits(first) == bits(threads)
+
+
+def test_another_seed_is_another_run(task: Task) -> None:
+    one, other = make_env(task, seed=1), make_env(task, seed=2)
+    sequence = actions(one, 3)
+    for first, second in zip(run(one, sequence), run(other, sequence), strict=True):
+        assert not np.array_equal(first.observation, second.observation)
+
+
+def test_a_loaded_state_continues_exactly(task: Task) -> None:
+    """Case 23: and it does so in environments that have been elsewhere meanwhile."""
+    env, other = make_env(task, seed=1), make_env(task, seed=99)
+    sequence = actions(env, 120)
+    run(env, sequence[:37])
+    run(other, sequence[:11])
+    arrays, generator = copy.deepcopy(env.state())
+    expected = run(env, sequence[37:])
+    means = env.term_means()
+    assert all_ended(expected)
+    other.load_state(arrays, generator)
+    assert bits(run(other, sequence[37:])) == bits(expected)
+    assert other.term_means() == means
+
+
+def test_a_state_is_a_copy(task: Task) -> None:
+    env = make_env(task)
+    sequence = actions(env, 60)
+    arrays, generator = env.state()
+    first = run(env, sequence)
+    env.load_state(arrays, generator)
+    assert bits(run(env, sequence)) == bits(first)
+
+
+def test_a_seed_given_to_reset_begins_as_a_new_object_does(task: Task) -> None:
+    def fresh(seed: int) -> TaskEnv:
+        return TaskEnv(shaken(task), 4, seed=seed, randomization=ranges_of(task), episode_length=0.8)
+
+    used, new = fresh(1), fresh(7)
+    sequence = actions(new, 60)
+    run(used, sequence[:33])
+    first = used.reset(seed=7).copy()
+    assert np.array_equal(first, new.observation)
+    assert np.array_equal(used.critic_observation, new.critic_observation)
+    assert used.seed == 7
+    assert bits(run(used, sequence)) == bits(run(new, sequence))
+
+
+def test_without_a_seed_reset_goes_on_with_the_generator(task: Task) -> None:
+    env = make_env(task)
+    first = env.reset().copy()
+    second = env.reset()
+    assert second is env.observation
+    assert not np.array_equal(first, second)
+    assert not env.episode_step.any()
+
+
+def test_observations_are_the_contract_builder_s(task: Task) -> None:
+    """A builder of its own, fed with what the plant senses, gives the same, history and all."""
+    env = make_env(task)
+    sensed: list[tuple[np.ndarray, np.ndarray | None]] = []
+    original = env.plant.sense
+
+    def sense(out: np.ndarray, rng: np.random.Generator | None = None, env_ids: np.ndarray | None = None) -> None:
+        original(out, rng, env_ids)
+        sensed.append((out.copy(), env_ids))
+
+    env.plant.sense = sense
+    builder = ObservationBuilder(env.contract, env.num_envs)
+    env.reset()
+    ((signals, rows),) = sensed
+    assert rows is not None
+    builder.signals[:], builder.commands[:] = signals, env.observer.commands
+    assert np.array_equal(builder.reset(), env.observation)
+    for action in actions(env, 60):
+        sensed.clear()
+        result = env.step(action)
+        builder.signals[:], builder.last_action[:] = sensed[0][0], action
+        # New wishes of episodes that ended in this step are not those that the last observation was made with.
+        keep = np.setdiff1d(np.arange(env.num_envs), result.done_ids)
+        builder.commands[keep] = env.observer.commands[keep]
+        before = builder.update()
+        assert np.array_equal(before[keep], result.observation[keep])
+        if len(result.done_ids):
+            command = builder.split(result.final_observation)
+            for name, values in builder.split(before[result.done_ids]).items():
+                source = next(term.source for term in env.contract.observation.terms if term.name == name)
+                assert source == "command" or np.array_equal(values, command[name])
+            builder.signals[:], builder.commands[:] = sensed[1][0], env.observer.commands
+            builder.last_action[result.done_ids] = 0.0
+            assert np.array_equal(builder.reset(result.done_ids)[result.done_ids], result.observation[result.done_ids])
+
+
+def test_the_critic_sees_the_observation_and_then_the_truth(task: Task) -> None:
+    env = make_env(task)
+    size = env.observation_size
+    assert env.critic_observation is env.observation or env.critic_observation.shape[1] > size
+    for action in actions(env, 60):
+        before = {name: np.asarray(term(env.motion)) for name, term in env.task.critic.items()}
+        assert np.array_equal(env.critic_observation[:, :size], env.observation)
+        if before:
+            truth = np.concatenate(list(before.values()), axis=1).astype(np.float32)
+            np.testing.assert_array_equal(env.critic_observation[:, size:], truth)
+        result = env.step(action)
+        assert np.array_equal(result.final_critic_observation[:, :size], result.final_observation)
+        assert result.critic_observation is env.critic_observation
+
+
+def test_finals_are_those_of_the_episode_that_ended(task: Task) -> None:
+    """What an environment that has no time limit sees in the same step is what one with a limit saw last."""
+    limited, free = (TaskEnv(task, 3, seed=1, episode_length=length) for length in (0.3, 100.0))
+    *before, last = 0.1 * actions(limited, limited.episode_steps)
+    for action in before:
+        assert not limited.step(action).terminated.any()
+        free.step(action)
+    result, other = limited.step(last), free.step(last)
+    assert result.truncated.all()
+    assert not other.truncated.any()
+    assert np.array_equal(result.final_observation, other.observation)
+    assert np.array_equal(result.final_critic_observation, other.critic_observation)
+    assert not np.array_equal(result.final_observation, result.observation)
+
+
+def test_the_reward_is_the_sum_of_its_terms_and_their_means_are_logged(task: Task) -> None:
+    env = make_env(task)
+    steps = run(env, actions(env, 40))
+    for step in steps:
+        np.testing.assert_allclose(step.reward, step.reward_terms.sum(axis=0), rtol=1e-12)
+    mean = np.mean([step.reward_terms for step in steps], axis=(0, 2))
+    figures = env.term_means()
+    logged = [figures[f"reward/{name}"] for name in task.rewards]
+    np.testing.assert_allclose(logged, mean, rtol=1e-9, atol=1e-15)
+    assert set(figures) - {"curriculum/level"} == {f"reward/{name}" for name in task.rewards} | {"diverged"}
+    # The next figures are those of what comes from now on.
+    result = env.step(actions(env, 1)[0])
+    assert env.term_means()[f"reward/{env.reward_names[0]}"] == pytest.approx(result.reward_terms[0].mean())
+
+
+def test_weights_times_terms_of_the_true_motion(task: Task) -> None:
+    """Of a step without pushes, new wishes and ends, so that the motion is still the one that was rewarded."""
+    calm = msgspec.structs.replace(task, events=(), commands=None, terminations={})
+    env = TaskEnv(calm, 4, seed=3)
+    result = env.step(actions(env, 1)[0])
+    for row, reward in zip(result.reward_terms, task.rewards.values(), strict=True):
+        np.testing.assert_allclose(row, reward.weight * reward.term(env.motion), rtol=1e-12)
+    assert np.abs(result.reward).max() > 0.0
+
+
+def test_ends_and_time_limits_are_told_apart(task: Task) -> None:
+    """Where both come in the same step it is an end: no value follows."""
+
+    def second(motion: Motion) -> Flags:
+        return np.arange(len(motion.time)) == 1
+
+    env = TaskEnv(msgspec.structs.replace(task, terminations={"second": second}), 4, seed=0)
+    env.episode_step[1:3] = env.episode_steps - 1
+    result = env.step(np.zeros((4, env.action_size), np.float32))
+    assert result.terminated.tolist() == [False, True, False, False]
+    assert result.truncated.tolist() == [False, False, True, False]
+    assert result.done_ids.tolist() == [1, 2]
+    assert env.episode_step.tolist() == [1, 0, 0, 1]
+    assert env.motion.time[[1, 2]].tolist() == [0.0, 0.0]
+
+
+def test_an_episode_lasts_as_long_as_it_says(task: Task) -> None:
+    calm = msgspec.structs.replace(task, terminations={})
+    env = TaskEnv(calm, 1, seed=0, episode_length=0.2)
+    steps = round(0.2 / env.control_period)
+    lasts = [bool(env.step(np.zeros((1, env.action_size), np.float32)).truncated[0]) for _ in range(3 * steps)]
+    assert np.flatnonzero(lasts).tolist() == [steps - 1, 2 * steps - 1, 3 * steps - 1]
+
+
+BREAKS = {20: ("qpos", np.nan), 35: ("qvel", np.inf), 50: ("qvel", 1e6)}
+"""At which step somebody writes what into the state."""
+
+
+def test_a_world_that_leaves_the_numbers_does_not_disturb_the_others(task: Task, tmp_path: Path) -> None:
+    """Case 26. The other run's world ends in the same steps by its time limit: as much is drawn for a new episode."""
+    bad, good = (
+        TaskEnv(shaken(task), 4, seed=1, randomization=ranges_of(task), dump_folder=tmp_path) for _ in range(2)
+    )
+    others = np.array([0, 1, 3])
+    for step, action in enumerate(0.1 * actions(bad, 60)):
+        if step in BREAKS:
+            field, value = BREAKS[step]
+            getattr(bad.plant.sim, field)[2, -1] = value
+            good.episode_step[2] = good.episode_steps - 1
+        first, second = copy_of(bad, bad.step(action)), copy_of(good, good.step(action))
+        assert all(np.isfinite(values).all() for values in first)
+        if step in BREAKS:
+            row = first.done_ids.tolist().index(2)
+            assert first.terminated[2]
+            assert not first.truncated[2]
+            assert second.terminated[2] or second.truncated[2]
+            assert first.reward[2] == 0.0
+            assert not first.reward_terms[:, 2].any()
+            assert not first.final_observation[row].any()
+            assert not first.final_critic_observation[row].any()
+        for name in ("observation", "critic_observation", "reward", "terminated", "truncated", "qpos", "qvel"):
+            one, two = getattr(first, name)[others], getattr(second, name)[others]
+            assert np.array_equal(one, two), (step, name)
+    assert (bad.diverged, good.diverged) == (3, 0)
+    assert bad.term_means()["diverged"] == 3.0
+    dumps = [read_dump(path) for path in sorted(tmp_path.iterdir())]
+    assert [dump.facts.step for dump in dumps] == [20, 14, 14]
+    for dump in dumps:
+        assert (dump.facts.task, dump.facts.env, dump.facts.seed) == (task.name, 2, 1)
+        assert dump.facts.parameters.keys() == {each.name for each in ranges_of(task).parameters}
+        assert replay(dump, shaken(task)).steps == dump.facts.step + 1
+
+
+def test_an_action_that_is_no_number_spoils_its_own_world_alone(task: Task) -> None:
+    bad, good = (TaskEnv(task, 4, seed=1, noise=False) for _ in range(2))
+    calm = np.zeros((4, bad.action_size), np.float32)
+    wrong = calm.copy()
+    wrong[1] = np.nan
+    bad.step(wrong)
+    good.step(calm)
+    for _ in range(5):
+        bad.step(calm)
+        good.step(calm)
+        assert np.array_equal(bad.plant.sim.qpos[[0, 2, 3]], good.plant.sim.qpos[[0, 2, 3]])
+        assert np.isfinite(bad.plant.sim.qpos).all()
+
+
+def test_levels_rise_and_fall_and_whoever_passes_the_last_begins_at_any() -> None:
+    change = np.array([1, -1, 0, 1])
+
+    def origin(rng: np.random.Generator, levels: npt.NDArray[np.int64]) -> Array:
+        return np.stack((10.0 * levels, rng.uniform(0.0, 1.0, len(levels))), axis=1).astype(np.float64)
+
+    def at_once(motion: Motion) -> Flags:
+        return motion.time > 0.0
+
+    curriculum = Curriculum(levels=3, change=lambda motion: change[: len(motion.time)], origin=origin)
+    task = msgspec.structs.replace(
+        task_of("go2-velocity-flat"), terminations={"at once": at_once}, curriculum=curriculum
+    )
+    env = TaskEnv(task, 4, seed=0)
+    levels = [env.levels.copy()]
+    for _ in range(40):
+        env.step(np.zeros((4, env.action_size), np.float32))
+        levels.append(env.levels.copy())
+        assert np.array_equal(env.motion.origin[:, 0], 10.0 * env.levels)
+        assert np.array_equal(env.motion.base_pos[:, :2], env.motion.origin)
+    history = np.array(levels)
+    assert history[:3, 0].tolist() == [0, 1, 2]
+    assert not history[:, 1:3].any()
+    after_the_last = history[1:, 0][history[:-1, 0] == 2]
+    assert set(after_the_last.tolist()) == {0, 1, 2}
+    assert (np.diff(history[:, 0])[history[:-1, 0] < 2] == 1).all()
+    assert env.term_means()["curriculum/level"] == history[-1].mean()
+
+
+def test_a_fixed_robot_has_no_other_task() -> None:
+    with pytest.raises(InputError, match="is for robot pendulum alone; leave out --robot"):
+        get_task("pendulum-swingup", "go2")
