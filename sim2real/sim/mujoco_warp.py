@@ -61,7 +61,8 @@ class MujocoWarpSim:
         nconmax: Room for contacts per environment, shared by all; None: MuJoCo Warp's guess. A step with more contacts
             than there is room for is an error.
         njmax: Room for constraint rows in each environment; None: MuJoCo Warp's guess. Likewise.
-        deterministic: Add up contacts and constraints in the same order in every run; False is faster on a GPU.
+        deterministic: Add up contacts and constraints in the same order in every run; False: as they come, which a GPU
+            may do faster.
         host: Bring `qpos`, `qvel`, `ctrl`, sites and sensors to the host after each `step`; False: only `refresh` does,
             for those who work on `torch_view`.
 
