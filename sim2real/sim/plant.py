@@ -21,7 +21,7 @@ from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
 from sim2real.sim.delays import DelaySpec
 from sim2real.sim.drives import DriveModel
 from sim2real.sim.links import CommandLink, SignalLink
-from sim2real.sim.rotation import rotate_inverse
+from sim2real.sim.rotation import down, rotate_inverse
 from sim2real.sim.sensors import SensorModel, SensorSpec
 
 __all__ = ["Plant"]
@@ -72,9 +72,9 @@ class Plant:
         self._from_sim = None if in_order else np.array(order, np.intp)
         self._to_sim = None if in_order else np.argsort(order)
         self._now = 0
-        self._readers = [
-            (self.layout.slices[name], self._reader(name)) for name in self.layout.names if name not in _JOINT_SIGNALS
-        ]
+        measured = [(name, self.layout.slices[name]) for name in self.layout.names if name not in _JOINT_SIGNALS]
+        self._base = [(columns, _BASE_SIGNALS[name]) for name, columns in measured if self._is_state(name)]
+        self._outputs = [(columns, sim.sensor(name)) for name, columns in measured if not self._is_state(name)]
         self.drives = self._make_drives(contract)
         self._effort = np.zeros((sim.num_envs, *command_shape(contract)))
         shape = (sim.num_envs, sim.dt, self.decimation)
@@ -103,14 +103,27 @@ class Plant:
         They are in `SignalLayout` order, and what a perfect sensor in the real one's place would say: a joint's are its
         motor's, on the near side of its play.
         """
-        rows = slice(None) if env_ids is None else env_ids
-        # A simulation that has left the real numbers has its own row, and nobody is told of it here.
+        part = out if env_ids is None else np.empty((len(env_ids), self.layout.size))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for name, values in zip(_JOINT_SIGNALS, self._joints(), strict=True):
-                chosen = values[rows]
-                out[rows, self.layout.slices[name]] = chosen if self._from_sim is None else chosen[:, self._from_sim]
-            for columns, reader in self._readers:
-                out[rows, columns] = reader(rows)
+            self._measure(part, slice(None) if env_ids is None else env_ids)
+        if env_ids is not None:
+            out[env_ids] = part
+
+    def _measure(self, out: Array, rows: slice | EnvIds) -> None:
+        """Write the exact measurements of `rows` into `out`, shape (n, S).
+
+        A simulation that has left the real numbers has its own row, and callers tell nobody of it.
+        """
+        sim, slices = self.sim, self.layout.slices
+        for name, values in zip(_JOINT_SIGNALS, self._joints(), strict=True):
+            chosen = values[rows]
+            out[:, slices[name]] = chosen if self._from_sim is None else chosen[:, self._from_sim]
+        if self._base:
+            quat, velocity = _unit(sim.qpos[rows, 3:7]), sim.qvel[rows, :6]
+            for columns, compute in self._base:
+                out[:, columns] = compute(quat, velocity)
+        for columns, values in self._outputs:
+            out[:, columns] = values[rows]
 
     def sense(self, out: Array, rng: np.random.Generator | None = None, env_ids: EnvIds | None = None) -> None:
         """Write what policies get into the rows `env_ids` (None: all) of `out`, shape (N, S), once per control step.
@@ -121,12 +134,9 @@ class Plant:
         Raises:
             ValueError: Something is drawn, and there is no generator.
         """
-        self.read(out, env_ids)
-        if self._sensors is None and self._signals is None:
-            return
-        rows = slice(None) if env_ids is None else env_ids
-        part = out[rows]
+        part = out if env_ids is None else np.empty((len(env_ids), self.layout.size))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            self._measure(part, slice(None) if env_ids is None else env_ids)
             if self._signals is not None:
                 self._signals.fetch(part, self._now, env_ids, rng)
             if self._sensors is not None:
@@ -134,7 +144,7 @@ class Plant:
             if self._signals is not None:
                 self._signals.hold(part, env_ids)
         if env_ids is not None:
-            out[rows] = part
+            out[env_ids] = part
 
     def reset(self, command: Array, env_ids: EnvIds | None = None, rng: np.random.Generator | None = None) -> None:
         """Begin episodes in `env_ids` (None: all), in the state that the simulation already has.
@@ -241,15 +251,6 @@ class Plant:
         self.drives.read_encoders(position, velocity)
         return position, velocity, self.drives.motor_effort
 
-    def _reader(self, name: str) -> Callable[[slice | EnvIds], Array]:
-        """Return what gives the values of a signal of the base for some environments."""
-        sim = self.sim
-        if self._is_state(name):
-            compute = _BASE_SIGNALS[name]
-            return lambda rows: compute(sim.qpos[rows, 3:7], sim.qvel[rows, :6])
-        values = sim.sensor(name)
-        return lambda rows: values[rows]
-
     def _is_state(self, name: str) -> bool:
         """Whether a signal follows from positions and velocities alone; others are outputs of the simulation."""
         if name in _BASE_SIGNALS:
@@ -326,32 +327,10 @@ def _unit(quat: Array) -> Array:
     return quat / np.sqrt(np.einsum("ni,ni->n", quat, quat))[:, None]
 
 
-def _base_quat(quat: Array, _: Array) -> Array:
-    return _unit(quat)
-
-
-def _base_ang_vel(_: Array, velocity: Array) -> Array:
-    return velocity[:, 3:]
-
-
-def _base_lin_vel(quat: Array, velocity: Array) -> Array:
-    return rotate_inverse(_unit(quat), velocity[:, :3])
-
-
-def _projected_gravity(quat: Array, _: Array) -> Array:
-    """Rᵀ (0, 0, −1): minus the last row of R."""
-    w, x, y, z = _unit(quat).T
-    out = np.empty((len(quat), 3))
-    out[:, 0] = 2.0 * (w * y - x * z)
-    out[:, 1] = -2.0 * (w * x + y * z)
-    out[:, 2] = 2.0 * (x * x + y * y) - 1.0
-    return out
-
-
 _BASE_SIGNALS: Final[dict[str, Callable[[Array, Array], Array]]] = {
-    "base_quat": _base_quat,
-    "base_ang_vel": _base_ang_vel,
-    "base_lin_vel": _base_lin_vel,
-    "projected_gravity": _projected_gravity,
+    "base_quat": lambda quat, _: quat,
+    "base_ang_vel": lambda _, velocity: velocity[:, 3:],
+    "base_lin_vel": lambda quat, velocity: rotate_inverse(quat, velocity[:, :3]),
+    "projected_gravity": lambda quat, _: down(quat),
 }
-"""What a floating base's generalised position and velocity, shapes (n, 4) and (n, 6), say of it."""
+"""What a floating base's attitude, shape (n, 4), and generalised velocity, shape (n, 6), say of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["rotate", "rotate_inverse", "yaw_of"]
+__all__ = ["down", "rotate", "rotate_inverse", "yaw_of"]
 
 Array = npt.NDArray[np.float64]
 
@@ -18,6 +18,16 @@ def rotate(quat: Array, vector: Array) -> Array:
 def rotate_inverse(quat: Array, vector: Array) -> Array:
     """Return Rᵀ v, shapes (N, 4) and (N, 3) to (N, 3)."""
     return _rotate(-quat[:, 0], quat[:, 1], quat[:, 2], quat[:, 3], vector)
+
+
+def down(quat: Array) -> Array:
+    """Return where down is, Rᵀ (0, 0, −1): minus the last row of R, shape (N, 4) to (N, 3)."""
+    w, x, y, z = quat.T
+    out = np.empty((len(quat), 3))
+    out[:, 0] = 2.0 * (w * y - x * z)
+    out[:, 1] = -2.0 * (w * x + y * z)
+    out[:, 2] = 2.0 * (x * x + y * y) - 1.0
+    return out
 
 
 def yaw_of(quat: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
 from sim2real.sim.base import BatchedSim
-from sim2real.sim.rotation import rotate_inverse
+from sim2real.sim.rotation import down, rotate_inverse
 
 __all__ = ["Array", "Flags", "Motion", "MotionState"]
 
@@ -20,7 +20,6 @@ Flags = npt.NDArray[np.bool_]
 _Value = TypeVar("_Value")
 _CONTACT_FORCE: Final = 1.0
 """Least force [N] of a foot that stands on the ground."""
-_DOWN: Final = np.array([0.0, 0.0, -1.0])
 
 
 class _Once(Generic[_Value]):
@@ -87,7 +86,7 @@ class MotionState:
         stands = self.sim.feet_force > _CONTACT_FORCE
         np.multiply(self.air_time, stands, out=self.landed_after)
         self.air_time += self.control_period
-        self.air_time[stands] = 0.0
+        self.air_time *= ~stands
 
     def start(self, rows: npt.NDArray[np.intp]) -> None:
         """Begin an episode in `rows`; the simulation is in its start state."""
@@ -178,7 +177,7 @@ class Motion:
     @_Once
     def projected_gravity(self) -> Array:
         """Unit vector of gravity in the base's axes: (0, 0, −1) where it stands upright, shape (N, 3)."""
-        return rotate_inverse(self.base_quat, np.broadcast_to(_DOWN, (len(self.base_quat), 3)))
+        return down(self.base_quat)
 
     @_Once
     def base_height(self) -> Array:
