@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from sim2real.contract import Joint, PolicyContract
 from sim2real.errors import ContractError
-from sim2real.layout import COMMAND_ROWS, EFFORT, KD, KP, POSITION, VELOCITY
+from sim2real.layout import COMMAND_ROWS, EFFORT, KD, KP, POSITION, VELOCITY, columns_of
 
 __all__ = ["ActionMapper"]
 
@@ -15,7 +15,9 @@ _ROW = {"position": POSITION, "velocity": VELOCITY, "effort": EFFORT}
 
 
 class ActionMapper:
-    """Maps actions to joint targets as `sim2real.contract.Action` defines; `apply` allocates nothing.
+    """Maps actions to joint targets as `sim2real.contract.Action` defines.
+
+    Where actions are in the order of the joints, `apply` allocates nothing.
 
     Attributes:
         command: Command blocks in robot-side axes and contract joint order, shape (N, 5, J), float64; live.
@@ -26,8 +28,8 @@ class ActionMapper:
         driven = [index for index, joint in enumerate(contract.joints) if joint.command_mode != "passive"]
         joints = [contract.joints[index] for index in driven]
         order = [action.joints.index(joint.name) for joint in joints]
-        self._driven = np.array(driven, np.intp)
-        self._order = np.array(order, np.intp)
+        self._driven = columns_of(driven)
+        self._order = columns_of(order)
         self._scale = np.array(action.scale)[order]
         self._offset = np.array(action.offset)[order]
         self._clip = action.clip
@@ -44,8 +46,7 @@ class ActionMapper:
         self.command[:, KD] = [joint.kd for joint in contract.joints]
         self._flat_command = self.command.reshape(num_envs, COMMAND_ROWS * num_joints)
         rows = [_ROW[joint.command_mode] * num_joints for joint in joints]
-        self._slots = np.array([row + index for row, index in zip(rows, driven, strict=True)], np.intp)
-        self._picked = np.zeros((num_envs, len(driven)), np.float32)
+        self._slots = columns_of([row + index for row, index in zip(rows, driven, strict=True)])
         self._target = np.zeros((num_envs, len(driven)))
         self._previous = np.zeros((num_envs, len(driven)))
         self._bound = np.zeros((num_envs, len(driven)))
@@ -57,16 +58,17 @@ class ActionMapper:
             joint_pos: Joint positions [rad], robot-side axes, contract order, shape (N, J).
             env_ids: Rows that start.
         """
-        rows = np.arange(len(self._previous)) if env_ids is None else env_ids
-        start = joint_pos[np.ix_(rows, self._driven)]
-        self._previous[rows] = np.where(self._holds_position, start * self._sign, 0.0)
-        self._flat_command[np.ix_(rows, self._slots)] = self._previous[rows] * self._sign
+        rows = slice(None) if env_ids is None else env_ids
+        start = np.where(self._holds_position, joint_pos[rows][:, self._driven] * self._sign, 0.0)
+        self._previous[rows] = start
+        block = self._flat_command[rows]
+        block[:, self._slots] = start * self._sign
+        self._flat_command[rows] = block
 
     def apply(self, action: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Turn actions, shape (N, A), into `command`, shape (N, 5, J); a NaN in an action stays visible as NaN."""
         target = self._target
-        np.take(action, self._order, axis=1, out=self._picked, mode="clip")
-        target[:] = self._picked
+        target[:] = action[:, self._order]
         if self._clip is not None:
             np.maximum(target, self._clip[0], out=target)
             np.minimum(target, self._clip[1], out=target)

@@ -5,14 +5,17 @@ Both follow from the contract alone, so a plant and an edge that agree on its ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
 from sim2real.signals import SIGNALS, width_of
 
-__all__ = ["COMMAND_ROWS", "EFFORT", "KD", "KP", "POSITION", "VELOCITY", "SignalLayout", "command_shape"]
+__all__ = ["COMMAND_ROWS", "EFFORT", "KD", "KP", "POSITION", "VELOCITY", "SignalLayout", "columns_of", "command_shape"]
 
 POSITION: Final = 0
 VELOCITY: Final = 1
@@ -58,3 +61,12 @@ class SignalLayout:
 def command_shape(contract: PolicyContract) -> tuple[int, int]:
     """Return the shape of one command block: (5, num_joints)."""
     return COMMAND_ROWS, len(contract.joints)
+
+
+def columns_of(indices: Sequence[int]) -> slice | npt.NDArray[np.intp]:
+    """Return indices as a slice where they are evenly spaced, so that reading them is a view and not a copy."""
+    if not indices:
+        return slice(0)
+    step = indices[1] - indices[0] if len(indices) > 1 else 1
+    even = range(indices[0], indices[0] + step * len(indices), step) if step > 0 else range(0)
+    return slice(even.start, even.stop, step) if list(indices) == list(even) else np.array(indices, np.intp)

@@ -49,7 +49,11 @@ class ObservationBuilder:
         self._starts = tuple(int(start) for start in np.cumsum((0, *self._widths))[:-1])
         self._compile_frame(contract)
         self._compile_history(contract, num_envs)
-        self.observation: npt.NDArray[np.float32] = np.zeros((num_envs, self._gather.shape[1]), np.float32)
+        # Without a past, the observation is the frame itself.
+        self._is_frame = np.array_equal(self._gather, [range(len(self._pick))])
+        self.observation: npt.NDArray[np.float32] = (
+            self._flat_history if self._is_frame else np.zeros((num_envs, self._gather.shape[1]), np.float32)
+        )
 
     def _compile_frame(self, contract: PolicyContract) -> None:
         """Flatten all terms into one gather and a few whole-vector operations."""
@@ -67,7 +71,7 @@ class ObservationBuilder:
         self._clips = bool(np.isfinite(bounds).any())
         self._frame = np.zeros((len(self._sources), len(self._pick)))
         self._curved = [
-            (_FUNCTIONS[term.function], self._frame[:, start : start + width])
+            (_FUNCTIONS[term.function], slice(start, start + width))
             for term, start, width in zip(terms, self._starts, self._widths, strict=True)
             if term.function != "identity"
         ]
@@ -120,30 +124,33 @@ class ObservationBuilder:
 
         The history before the first frame is filled as the contract says. Other rows do not change.
         """
-        rows = np.arange(len(self._sources)) if env_ids is None else env_ids
-        self._assemble()
-        self._history[rows] = self._frame[rows, None, :] if self._fill_first else 0.0
-        self._history[rows, self._phase] = self._frame[rows]
-        self.observation[rows] = self._flat_history[rows][:, self._gather[self._phase]]
+        rows = slice(None) if env_ids is None else env_ids
+        sources = self._sources[rows]
+        frame = np.empty((len(sources), len(self._pick)))
+        self._assemble(sources, frame)
+        self._history[rows] = frame[:, None, :] if self._fill_first else 0.0
+        self._history[rows, self._phase] = frame
+        if not self._is_frame:
+            self.observation[rows] = self._flat_history[rows][:, self._gather[self._phase]]
         return self.observation
 
     def update(self) -> npt.NDArray[np.float32]:
         """Append the live inputs as the newest frame of every row; return `observation`."""
-        self._assemble()
+        self._assemble(self._sources, self._frame)
         self._phase = (self._phase + 1) % len(self._gather)
         self._history[:, self._phase] = self._frame
-        np.take(self._flat_history, self._gather[self._phase], axis=1, out=self.observation, mode="clip")
+        if not self._is_frame:
+            np.take(self._flat_history, self._gather[self._phase], axis=1, out=self.observation, mode="clip")
         return self.observation
 
-    def _assemble(self) -> None:
-        """Compute frame = clip(scale × f(sign × source − offset))."""
-        frame = self._frame
-        np.take(self._sources, self._pick, axis=1, out=frame, mode="clip")
+    def _assemble(self, sources: npt.NDArray[np.float64], frame: npt.NDArray[np.float64]) -> None:
+        """Compute frame = clip(scale × f(sign × source − offset)), rows of sources to rows of frames."""
+        np.take(sources, self._pick, axis=1, out=frame, mode="clip")
         if self._turns:
             np.multiply(frame, self._sign, out=frame)
         np.subtract(frame, self._offset, out=frame)
-        for function, block in self._curved:
-            function(block, out=block)
+        for function, columns in self._curved:
+            function(frame[:, columns], out=frame[:, columns])
         np.multiply(frame, self._scale, out=frame)
         if self._clips:
             np.maximum(frame, self._low, out=frame)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mujoco.batch import Batch
 
 from sim2real.errors import InputError
-from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY
+from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY, columns_of
 from sim2real.robots import Robot
 from sim2real.sim.base import EnvIds, Snapshot
 from sim2real.sim.model import FOOT_FORCE, foot_object, load_model
@@ -81,8 +81,8 @@ class MujocoSim:
         self._sensors = self._batch.bind("sensordata")
         self._sites = self._batch.bind("site_xpos")
         joints = [mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_JOINT, name) for name in self.joint_names]
-        self._qpos_columns = _columns([int(self.model.jnt_qposadr[joint]) for joint in joints])
-        self._qvel_columns = _columns([int(self.model.jnt_dofadr[joint]) for joint in joints])
+        self._qpos_columns = columns_of([int(self.model.jnt_qposadr[joint]) for joint in joints])
+        self._qvel_columns = columns_of([int(self.model.jnt_dofadr[joint]) for joint in joints])
         self._bind_feet()
 
         self._gains = np.zeros((num_envs, 2, len(joints)))
@@ -101,7 +101,7 @@ class MujocoSim:
             raise InputError(f"robot {self.robot.name}: feet: expected geoms or bodies, got both; name one kind")
         of_bodies = bool(feet) and feet[0][0] == mujoco.mjtObj.mjOBJ_BODY
         self._centres = self._batch.bind("xpos" if of_bodies else "geom_xpos") if feet else self.qpos[:, None, :3]
-        self._feet = _columns([identifier for _, identifier in feet]) if feet else slice(0)
+        self._feet = columns_of([identifier for _, identifier in feet])
         forces = [self._sensor_columns(FOOT_FORCE + foot) for foot in self.robot.feet]
         columns = slice(forces[0].start, forces[-1].stop) if forces else slice(0)
         self._contact = self._sensors[:, columns].reshape(self.num_envs, len(forces), 3)
@@ -322,10 +322,3 @@ def _object_id(model: mujoco.MjModel, kind: mujoco.mjtObj, name: str) -> int:
     if identifier < 0:
         raise InputError(f"MJCF: no {kind.name.removeprefix('mjOBJ_').lower()} named {name!r}; add it to the model")
     return identifier
-
-
-def _columns(addresses: Sequence[int]) -> slice | npt.NDArray[np.intp]:
-    """Addresses as a slice where they are evenly spaced, so that reading them is a view and not a copy."""
-    step = addresses[1] - addresses[0] if len(addresses) > 1 else 1
-    even = range(addresses[0], addresses[0] + step * len(addresses), step) if step > 0 else range(0)
-    return slice(even.start, even.stop, step) if list(addresses) == list(even) else np.array(addresses, np.intp)
