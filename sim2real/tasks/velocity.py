@@ -53,9 +53,14 @@ ANGULAR_TOLERANCE: Final = 0.4
 """Error [rad/s] of the turning velocity that counts as following it."""
 
 
+def _sum_of_squares(values: Array) -> Array:
+    """Of each row, shape (N, k) to (N,); np.sum along rows as short as these costs several times as much."""
+    return np.einsum("ij,ij->i", values, values)
+
+
 def linear_error(motion: Motion) -> Array:
     """|v_xy − v_xy*|² [(m/s)²], in the base's axes."""
-    return np.square(motion.base_lin_vel[:, :2] - motion.command[:, :2]).sum(axis=1)
+    return _sum_of_squares(motion.base_lin_vel[:, :2] - motion.command[:, :2])
 
 
 def angular_error(motion: Motion) -> Array:
@@ -80,28 +85,28 @@ def bounce(motion: Motion) -> Array:
 
 def wobble(motion: Motion) -> Array:
     """ω_x² + ω_y² [(rad/s)²]."""
-    return np.square(motion.base_ang_vel[:, :2]).sum(axis=1)
+    return _sum_of_squares(motion.base_ang_vel[:, :2])
 
 
 def tilt(motion: Motion) -> Array:
     """g_x² + g_y²: sin² of the angle between the base and upright."""
-    return np.square(motion.projected_gravity[:, :2]).sum(axis=1)
+    return _sum_of_squares(motion.projected_gravity[:, :2])
 
 
 def effort(motion: Motion) -> Array:
     """Σ τ² [(N·m)²]."""
-    return np.einsum("ij,ij->i", motion.joint_effort, motion.joint_effort)
+    return _sum_of_squares(motion.joint_effort)
 
 
 def acceleration(motion: Motion) -> Array:
     """Σ q̈² [(rad/s²)²]."""
-    return np.einsum("ij,ij->i", motion.joint_acc, motion.joint_acc)
+    return _sum_of_squares(motion.joint_acc)
 
 
 def action_rate(motion: Motion) -> Array:
     """Σ (clipped action − clipped previous action)²."""
     change = np.clip(motion.action, -1.0, 1.0) - np.clip(motion.previous_action, -1.0, 1.0)
-    return np.einsum("ij,ij->i", change, change, dtype=np.float64)
+    return _sum_of_squares(change.astype(np.float64))
 
 
 def asked_to_move(motion: Motion) -> Flags:
@@ -149,9 +154,11 @@ def follows(motion: Motion) -> Flags:
 def draw_commands(limits: tuple[float, float, float]) -> Callable[[np.random.Generator, int], Array]:
     """Return what draws velocities within ±`limits`; `STANDING_SHARE` of them are zero."""
 
+    scale = np.array(limits)
+
     def draw(rng: np.random.Generator, num: int) -> Array:
         moving = rng.random((num, 1)) >= STANDING_SHARE
-        return rng.uniform(-1.0, 1.0, (num, 3)) * np.array(limits) * moving
+        return rng.uniform(-1.0, 1.0, (num, 3)) * scale * moving
 
     return draw
 
