@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from sim2real.sim.rotation import yaw_of
 from sim2real.sim.scene import Scene
 from sim2real.tasks.base import Array, Curriculum, Motion, Task
 from sim2real.tasks.terrain import PATCH, Terrain
-from sim2real.tasks.velocity import Gait, velocity_task
+from sim2real.tasks.velocity import Gait, fallen, velocity_task
 
 __all__ = ["FLAT_TASK", "ROUGH_TASK"]
 
@@ -59,21 +60,35 @@ TERRAIN: Final = Terrain(levels=6, columns=8, seed=0)
 """The rough ground: it is the same for everybody."""
 
 
-def level_change(motion: Motion) -> npt.NDArray[np.int64]:
-    """Return +1 where the robot walked off its patch, −1 where it came less than half as far as it was told to."""
-    walked = np.linalg.norm(motion.base_pos[:, :2] - motion.origin, axis=1)
-    asked = np.linalg.norm(motion.command[:, :2], axis=1) * motion.time
-    return (walked > 0.5 * PATCH).astype(np.int64) - (walked < 0.5 * np.minimum(asked, PATCH))
+def level_change(robot: Robot) -> Callable[[Motion], npt.NDArray[np.int64]]:
+    """Return: +1 where the robot walked off its patch, −1 where it fell on it.
+
+    How far it was told to walk does not count: commands that turn lead back to where they began.
+    """
+    fell = fallen(robot)
+
+    def change(motion: Motion) -> npt.NDArray[np.int64]:
+        left = np.linalg.norm(motion.base_pos[:, :2] - motion.origin, axis=1) > 0.5 * PATCH
+        return left.astype(np.int64) - (fell(motion) & ~left)
+
+    return change
 
 
-def height_scan(motion: Motion) -> Array:
-    """Return the ground's height below and around the robot, 5 × 5 points 0.2 m apart, relative to its feet's level."""
-    heading = yaw_of(motion.base_quat)[:, None]
-    cos, sin = np.cos(heading), np.sin(heading)
-    x = motion.base_pos[:, :1] + cos * _SCAN[0] - sin * _SCAN[1]
-    y = motion.base_pos[:, 1:2] + sin * _SCAN[0] + cos * _SCAN[1]
-    below = motion.base_pos[:, 2:3] - ROBOT.base_height
-    return np.clip(5.0 * (motion.ground_height(x, y) - below), -2.0, 2.0)
+def height_scan(robot: Robot) -> Callable[[Motion], Array]:
+    """Return the ground's height around the robot, 5 × 5 points 0.2 m apart, above where its feet are when it stands.
+
+    In units of 0.2 m, at most ±2.
+    """
+
+    def term(motion: Motion) -> Array:
+        heading = yaw_of(motion.base_quat)[:, None]
+        cos, sin = np.cos(heading), np.sin(heading)
+        x = motion.base_pos[:, :1] + cos * _SCAN[0] - sin * _SCAN[1]
+        y = motion.base_pos[:, 1:2] + sin * _SCAN[0] + cos * _SCAN[1]
+        below = motion.base_pos[:, 2:3] - robot.base_height
+        return np.clip(5.0 * (motion.ground_height(x, y) - below), -2.0, 2.0)
+
+    return term
 
 
 _LINE: Final = np.linspace(-0.4, 0.4, 5)
@@ -88,8 +103,8 @@ def rough(robot: Robot) -> Task:
         name="go2-velocity-rough",
         summary="Walk over slopes, uneven ground, stairs and blocks at the velocity that is asked for, without seeing.",
         scene=Scene(ground=True, terrain=TERRAIN.field, friction=1.0),
-        curriculum=Curriculum(levels=TERRAIN.levels, change=level_change, origin=TERRAIN.origin),
-        more_critic={"height_scan": height_scan},
+        curriculum=Curriculum(levels=TERRAIN.levels, change=level_change(robot), origin=TERRAIN.origin),
+        more_critic={"height_scan": height_scan(robot)},
         rebuild=rough,
     )
 

@@ -23,32 +23,34 @@ _PLATFORM: Final = 1.0
 """Half of the side [m] of the level square in the middle of a patch, where episodes begin."""
 
 
-def _distance() -> tuple[Array, Array]:
-    """Positions of the samples of a patch relative to its middle [m], x and y, shape (S, S) each."""
-    line: Array = (np.arange(_SAMPLES, dtype=np.float64) + 0.5) * RESOLUTION - 0.5 * PATCH
-    return np.broadcast_to(line, (_SAMPLES, _SAMPLES)), np.broadcast_to(line[:, None], (_SAMPLES, _SAMPLES))
+def _from_platform() -> Array:
+    """How far [m] the samples of a patch lie from its platform, shape (S, S), in squares around it: 0 on it."""
+    line: Array = np.abs((np.arange(_SAMPLES, dtype=np.float64) + 0.5) * RESOLUTION - 0.5 * PATCH)
+    return np.maximum(np.maximum(line, line[:, None]) - _PLATFORM, 0.0)
+
+
+def _off_platform() -> Array:
+    """1 where a patch may be uneven, 0 on its platform, shape (S, S)."""
+    return (_from_platform() > 0.0).astype(np.float64)
 
 
 def slope(rng: np.random.Generator, difficulty: float) -> Array:
-    """Return a pyramid, up or down, of up to 22°."""
-    x, y = _distance()
-    away = np.maximum(np.maximum(np.abs(x), np.abs(y)) - _PLATFORM, 0.0)
-    # Even in number of signs: half of the patches go down.
-    return away * 0.4 * difficulty * rng.choice([-1.0, 1.0])
+    """Return a hill or a pit with its platform at the top or bottom, of up to 22°; its edge is at height 0."""
+    away = _from_platform()
+    return (away.max() - away) * 0.4 * difficulty * rng.choice([-1.0, 1.0])
 
 
 def rough(rng: np.random.Generator, difficulty: float) -> Array:
     """Return uneven ground: steps of 2.5 mm, up to 4 cm, each 0.2 m wide."""
     coarse = rng.uniform(-1.0, 1.0, (_SAMPLES // 2, _SAMPLES // 2)) * (0.005 + 0.035 * difficulty)
     heights = np.kron(np.round(coarse / 0.0025) * 0.0025, np.ones((2, 2)))
-    return heights * _away_from_platform()
+    return heights * _off_platform()
 
 
 def stairs(rng: np.random.Generator, difficulty: float) -> Array:
-    """Return a stepped pyramid, up or down: treads of 0.4 m, risers of 2 to 12 cm."""
-    x, y = _distance()
-    away = np.maximum(np.maximum(np.abs(x), np.abs(y)) - _PLATFORM, 0.0)
-    return np.ceil(away / 0.4) * (0.02 + 0.1 * difficulty) * rng.choice([-1.0, 1.0])
+    """Return the same as `slope` in steps: treads of 0.4 m, risers of 2 to 12 cm."""
+    steps = np.ceil(_from_platform() / 0.4)
+    return (steps.max() - steps) * (0.02 + 0.1 * difficulty) * rng.choice([-1.0, 1.0])
 
 
 def blocks(rng: np.random.Generator, difficulty: float) -> Array:
@@ -58,12 +60,7 @@ def blocks(rng: np.random.Generator, difficulty: float) -> Array:
         rows, columns = (int(side) for side in rng.integers(4, 13, 2))
         row, column = int(rng.integers(0, _SAMPLES - rows)), int(rng.integers(0, _SAMPLES - columns))
         heights[row : row + rows, column : column + columns] = rng.uniform(-1.0, 1.0) * 0.1 * difficulty
-    return heights * _away_from_platform()
-
-
-def _away_from_platform() -> Array:
-    x, y = _distance()
-    return (np.maximum(np.abs(x), np.abs(y)) > _PLATFORM).astype(np.float64)
+    return heights * _off_platform()
 
 
 KINDS: Final[tuple[Callable[[np.random.Generator, float], Array], ...]] = (slope, rough, stairs, blocks)
