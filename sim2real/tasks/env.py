@@ -17,7 +17,7 @@ from sim2real.randomization import RandomizationFile
 from sim2real.sim.engines import make_sim
 from sim2real.sim.plant import Plant
 from sim2real.sim.ranges import Randomizer
-from sim2real.tasks.base import Array, Flags, Motion, Task, unpublished
+from sim2real.tasks.base import Array, Motion, Task, unpublished
 from sim2real.tasks.dump import Episode, StateRing, write_dump
 from sim2real.tasks.motion import MotionState
 from sim2real.tasks.schedule import Schedule
@@ -27,7 +27,7 @@ __all__ = ["FASTEST", "TaskEnv"]
 
 FASTEST: Final = 1e4
 """A generalised velocity [m/s, rad/s] that no robot reaches: beyond it a simulation has diverged."""
-_NONE: Final = np.zeros(0, np.intp)
+_NOBODY: Final = np.zeros(0, np.intp)
 
 
 class TaskEnv:
@@ -172,7 +172,7 @@ class TaskEnv:
         qpos, qvel = self.plant.sim.qpos, self.plant.sim.qvel
         # Written so that what is not a number counts as diverged. All together are cheaper to look at than each.
         if np.einsum("ij,ij->", qvel, qvel) < FASTEST**2 and np.einsum("ij,ij->", qpos, qpos) < np.inf:
-            return _NONE
+            return _NOBODY
         return np.flatnonzero(~((np.abs(qvel).max(axis=1) < FASTEST) & np.isfinite(qpos).all(axis=1)))
 
     def _judge(self, diverged: npt.NDArray[np.intp]) -> None:
@@ -217,13 +217,13 @@ class TaskEnv:
         """Write what the critic sees: the observation, and what only a simulation knows; of `rows`, or of all."""
         if not self.task.critic:
             return
+        motion = self.motion if rows is None else Motion(self.motion_state, rows)
+        observation = self.observation if rows is None else self.observation[rows]
+        parts = (observation, *(term(motion) for term in self.task.critic.values()))
         if rows is None:
-            terms = (term(self.motion) for term in self.task.critic.values())
-            np.concatenate((self.observation, *terms), axis=1, out=self._critic, casting="same_kind")
+            np.concatenate(parts, axis=1, out=self._critic, casting="same_kind")
         else:
-            motion = Motion(self.motion_state, rows)
-            terms = (term(motion) for term in self.task.critic.values())
-            self._critic[rows] = np.concatenate((self.observation[rows], *terms), axis=1)
+            self._critic[rows] = np.concatenate(parts, axis=1)
 
     def _finals(self, observation: npt.NDArray[np.float32], diverged: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
         """Last observations of ended episodes; of a diverged one, zeros: nobody may learn from what is not a number."""

@@ -153,7 +153,6 @@ def follows(motion: Motion) -> Flags:
 
 def draw_commands(limits: tuple[float, float, float]) -> Callable[[np.random.Generator, int], Array]:
     """Return what draws velocities within ±`limits`; `STANDING_SHARE` of them are zero."""
-
     scale = np.array(limits)
 
     def draw(rng: np.random.Generator, num: int) -> Array:
