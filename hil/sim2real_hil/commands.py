@@ -45,8 +45,8 @@ class HilRunArgs:
     endpoint: str | None = None
     """Where to bind instead, e.g. tcp://127.0.0.1:5555."""
     start: Literal["rest", "random"] | None = None
-    """Start state: at rest as the robot's model has it (a pendulum hangs), or drawn by the task; by default random in
-    lockstep and rest in real time."""
+    """Start state: at rest in the robot's default pose (a pendulum hangs, a quadruped stands), or drawn by the task; by
+    default random in lockstep and rest in real time."""
     seed: int = 0
     """Seed of a random start state."""
     engine: str = "onnxruntime-cpu"
@@ -76,7 +76,7 @@ class PlantArgs:
     seconds: float | None = None
     """Time [s] to serve, in lockstep simulated time; by default until the edge leaves."""
     start: Literal["rest", "random"] = "rest"
-    """Start state: at rest as the robot's model has it, or drawn by the task."""
+    """Start state: at rest in the robot's default pose, or drawn by the task."""
     seed: int = 0
     """Seed of a random start state."""
     keys: Path | None = None

@@ -25,6 +25,7 @@ from sim2real.layout import KD, SignalLayout, command_shape
 from sim2real.sim.engines import make_sim
 from sim2real.sim.plant import Plant
 from sim2real.tasks import get_task
+from sim2real.tasks.starts import put_down, rest_of
 from sim2real.wire import MessageType, Received, Status
 from sim2real.wire_plant import PlantSocket
 from sim2real_hil.trajectory import Recorder, Trajectory
@@ -32,7 +33,7 @@ from sim2real_hil.trajectory import Recorder, Trajectory
 __all__ = ["RealtimePlant", "RealtimeRun", "Start", "make_plant", "serve_lockstep"]
 
 Start = Literal["rest", "random"]
-"""rest: the robot's initial state, at rest (a pendulum hangs); random: drawn by the task."""
+"""rest: the robot's default pose, at rest (a pendulum hangs, a quadruped stands); random: drawn by the task."""
 
 _SLICE_NS: Final = 100 * NS_PER_MS
 """How often a plant that waits looks whether waiting still makes sense."""
@@ -52,10 +53,13 @@ def make_plant(contract: PolicyContract, *, start: Start, seed: int) -> Plant:
     """
     task = get_task(contract.identity.task, contract.identity.robot)
     plant = Plant(contract, make_sim(contract, 1, robot=task.robot, scene=task.scene))
-    sim = plant.sim
+    sim, rng = plant.sim, np.random.default_rng(seed)
     sim.reset()
     if start == "random":
-        sim.qpos[:], sim.qvel[:] = task.start(np.random.default_rng(seed), 1)
+        sim.qpos[:], sim.qvel[:] = task.start(rng, 1)
+    else:
+        sim.qpos[:] = rest_of(task.robot).qpos
+    put_down(task, sim.qpos, rng, np.zeros(1, np.int64))
     signals = np.zeros((1, plant.layout.size))
     plant.read(signals)
     mapper = ActionMapper(contract, 1)

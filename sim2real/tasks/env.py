@@ -21,6 +21,7 @@ from sim2real.tasks.base import Array, Motion, Task, unpublished
 from sim2real.tasks.dump import Episode, StateRing, write_dump
 from sim2real.tasks.motion import MotionState
 from sim2real.tasks.schedule import Schedule
+from sim2real.tasks.starts import put_down
 from sim2real.tasks.vector import StepResult
 
 __all__ = ["FASTEST", "TaskEnv"]
@@ -251,7 +252,7 @@ class TaskEnv:
             self._ring.start(rows, drawn)
         sim.reset(rows)
         qpos, qvel = self.task.start(self._rng, len(rows))
-        self._place(rows, qpos)
+        put_down(self.task, qpos, self._rng, self.levels[rows])
         sim.qpos[rows], sim.qvel[rows] = qpos, qvel
         self.episode_step[rows] = 0
         self._schedule.start(self._rng, rows, self.observer.commands)
@@ -265,16 +266,6 @@ class TaskEnv:
         self.observer.last_action[rows] = 0.0
         self.observer.reset(rows)
         self._criticize(rows)
-
-    def _place(self, rows: npt.NDArray[np.intp], qpos: Array) -> None:
-        """Put a floating base where its episode begins, and onto the ground there."""
-        if self.task.robot.base != "floating":
-            return
-        if self.task.curriculum is not None:
-            origin = self.task.curriculum.origin(self._rng, self.levels[rows])
-            qpos[:, :2] += origin
-        self.motion_state.origin[rows] = qpos[:, :2]
-        qpos[:, 2] += self.task.scene.ground_height(qpos[:, 0], qpos[:, 1])
 
     def _report(self, rows: npt.NDArray[np.intp]) -> None:
         """Count diverged simulations, and keep what led there."""

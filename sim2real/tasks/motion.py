@@ -92,6 +92,8 @@ class MotionState:
         """Begin an episode in `rows`; the simulation is in its start state."""
         for remembered in (self.action, self.previous_action, self.air_time, self.landed_after, self.time):
             remembered[rows] = 0
+        if self.sim.robot.base == "floating":
+            self.origin[rows] = self.sim.qpos[rows, :2]
         self.previous_joint_vel[rows] = self.in_order(self.sim.joint_vel)[rows]
 
     _KEPT: Final = ("action", "previous_action", "previous_joint_vel", "air_time", "landed_after", "origin", "time")
