@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sim2real.errors import InputError
 from sim2real.robots import Robot, get_robot
 from sim2real.robots.mjcf import robot_from_mjcf
 from sim2real.tasks.base import Task
@@ -34,8 +35,17 @@ def part(joint: str) -> str:
 
 
 def with_gains(robot: Robot) -> Robot:
-    """Return the robot with gains of a walking controller and bent knees: the model's own gains are a servo's."""
+    """Return the robot with gains of a walking controller and bent knees: the model's own gains are a servo's.
+
+    Raises:
+        InputError: It has a joint that the G1 has not, or does not have its legs.
+    """
     names = [joint.name for joint in robot.joints]
+    if strange := [name for name in names if part(name) not in _GAINS]:
+        raise InputError(
+            f"robot {robot.name}: expected a model of the G1, but it has the joint {strange[0]!r}; for another robot, "
+            "make a task with sim2real.tasks.velocity.velocity_task"
+        )
     bent = {f"{side}_{name}_joint": angle for side in ("left", "right") for name, angle in _KNEES_BENT.items()}
     return robot_from_mjcf(
         robot.mjcf,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sim2real.robots import Robot
+from sim2real.errors import InputError
+from sim2real.robots import Robot, RobotParameter
 from sim2real.robots.go2 import ROBOT
 from sim2real.sim.rotation import yaw_of
-from sim2real.sim.scene import Scene
+from sim2real.sim.scene import FLAT, Scene
 from sim2real.tasks.base import Array, Curriculum, Motion, Task
 from sim2real.tasks.terrain import PATCH, Terrain
 from sim2real.tasks.velocity import Gait, fallen, velocity_task
@@ -42,14 +44,69 @@ GAIT: Final = Gait(
 )
 
 
+def as_go2(robot: Robot) -> Robot:
+    """Return another model of the Go2 with what an MJCF does not say, or says of another controller.
+
+    Gains, speeds and the default pose are those of `ROBOT`, so that a policy for one drives the other; of its uncertain
+    parameters those that the model has. Inertias, limits and efforts are the model's.
+
+    Raises:
+        InputError: The model lacks a joint of the Go2.
+    """
+    # Both load MuJoCo, and the robot that ships with the toolkit does not need them.
+    from sim2real.robots.mjcf import robot_from_mjcf
+    from sim2real.sim.model import load_model
+    from sim2real.sim.places import find_place
+
+    own, others = ({joint.name: joint for joint in each.joints} for each in (ROBOT, robot))
+    if missing := [name for name in own if name not in others]:
+        raise InputError(
+            f"robot {robot.name}: expected a model of the Go2, but it has no joint {missing[0]!r}; for another robot, "
+            "make a task with sim2real.tasks.velocity.velocity_task"
+        )
+    pose = {name: joint.default_position for name, joint in own.items()}
+    posed = robot_from_mjcf(robot.mjcf, joints=tuple(own), default_positions=pose, feet=robot.feet or None)
+    joints = tuple(
+        msgspec.structs.replace(
+            others[name],
+            velocity_limit=joint.velocity_limit,
+            default_position=joint.default_position,
+            kp=joint.kp,
+            kd=joint.kd,
+        )
+        for name, joint in own.items()
+    )
+    model = load_model(posed, FLAT)[1]
+
+    def has(parameter: RobotParameter) -> bool:
+        try:
+            return all(find_place(model, place) for place in parameter.places)
+        except InputError:
+            return False
+
+    return msgspec.structs.replace(
+        robot,
+        joints=joints,
+        parameters=robot.parameters or tuple(parameter for parameter in ROBOT.parameters if has(parameter)),
+        base_height=posed.base_height,
+        feet=posed.feet,
+    )
+
+
+def gait_of(robot: Robot) -> Gait:
+    """Return `GAIT`, without the parameters that another model of the Go2 does not have."""
+    known = {parameter.name for parameter in robot.parameters}
+    return msgspec.structs.replace(GAIT, ranges=tuple(name for name in GAIT.ranges if name in known))
+
+
 def flat(robot: Robot) -> Task:
-    """Return the task on flat ground, for the Go2 or for another model of it."""
+    """Return the task on flat ground."""
     return velocity_task(
         robot,
-        GAIT,
+        gait_of(robot),
         name="go2-velocity-flat",
         summary="Walk on flat ground at the velocity that is asked for (±1 m/s, ±0.6 m/s, ±1 rad/s), and take pushes.",
-        rebuild=flat,
+        rebuild=lambda other: flat(as_go2(other)),
     )
 
 
@@ -96,16 +153,16 @@ _SCAN: Final = np.stack(np.meshgrid(_LINE, _LINE, indexing="ij")).reshape(2, -1)
 
 
 def rough(robot: Robot) -> Task:
-    """Return the task on rough ground, for the Go2 or for another model of it."""
+    """Return the task on rough ground."""
     return velocity_task(
         robot,
-        GAIT,
+        gait_of(robot),
         name="go2-velocity-rough",
         summary="Walk over slopes, uneven ground, stairs and blocks at the velocity that is asked for, without seeing.",
         scene=Scene(ground=True, terrain=TERRAIN.field, friction=1.0),
         curriculum=Curriculum(levels=TERRAIN.levels, change=level_change(robot), origin=TERRAIN.origin),
         more_critic={"height_scan": height_scan(robot)},
-        rebuild=rough,
+        rebuild=lambda other: rough(as_go2(other)),
     )
 
 
