@@ -44,7 +44,7 @@ LINEAR_WIDTH: Final = 0.25
 ANGULAR_WIDTH: Final = 0.25
 """Error² [(rad/s)²] of the turning velocity at which its tracking term has fallen to 1/e."""
 MOVING: Final = 0.1
-"""Commanded speed [m/s or rad/s] from which the robot is to step."""
+"""Length of the command [m/s, rad/s] from which the robot is to step."""
 STANDING_SHARE: Final = 0.1
 """Share of the commands that ask to stand still."""
 LINEAR_TOLERANCE: Final = 0.3
@@ -111,7 +111,7 @@ def action_rate(motion: Motion) -> Array:
 
 def asked_to_move(motion: Motion) -> Flags:
     """Whether the command is more than standing still."""
-    return np.abs(motion.command).max(axis=1) > MOVING
+    return _sum_of_squares(motion.command) > MOVING**2
 
 
 def steps(air_time: float) -> Callable[[Motion], Array]:
@@ -119,8 +119,8 @@ def steps(air_time: float) -> Callable[[Motion], Array]:
 
     def term(motion: Motion) -> Array:
         landed = motion.landed_after
-        worth = np.minimum(landed, air_time) - 0.5 * air_time
-        return np.where(landed > 0.0, worth, 0.0).sum(axis=1) * asked_to_move(motion)
+        worth = (np.minimum(landed, air_time) - 0.5 * air_time) * (landed > 0.0)
+        return np.einsum("ij->i", worth) * asked_to_move(motion)
 
     return term
 
