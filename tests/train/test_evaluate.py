@@ -68,6 +68,13 @@ class Idle(EnergyPump):
         return np.zeros((len(observation), 1), np.float32)
 
 
+class Standing(EnergyPump):
+    """A quadruped in its default pose."""
+
+    def act(self, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return np.zeros((len(observation), 12), np.float32)
+
+
 def test_policies_that_are_known_to_succeed_and_to_fail() -> None:
     task = get_task(TASK)
     good, bad = evaluate(EnergyPump(), task, starts=24), evaluate(Idle(), task, starts=24)
@@ -84,6 +91,16 @@ def test_same_seed_same_verdict() -> None:
     task = get_task(TASK)
     assert evaluate(EnergyPump(), task, starts=4, seed=2) == evaluate(EnergyPump(), task, starts=4, seed=2)
     assert evaluate(EnergyPump(), task, starts=4, seed=2) != evaluate(EnergyPump(), task, starts=4, seed=3)
+
+
+def test_every_level_of_a_curriculum_is_judged_alike() -> None:
+    """Training begins at the lowest; a success rate of that one alone would say nothing of stairs."""
+    task = get_task("go2-velocity-rough")
+    assert task.curriculum is not None
+    # The goal is to have begun on the last level, 20 m along x.
+    goal = msgspec.structs.replace(task.goal, holds=lambda motion: motion.origin[:, 0] > 19.0, after=0.0, share=1.0)
+    judged = msgspec.structs.replace(task, goal=goal, episode_length=0.1)
+    assert evaluate(Standing(), judged, starts=18).successes == 18 // task.curriculum.levels
 
 
 def test_another_robots_ranges_are_refused() -> None:

@@ -133,6 +133,10 @@ def run_episodes(
         # The judge looks at the last state too, which a restart would overwrite.
         episode_length=2.0 * task.episode_length,
     )
+    if task.curriculum is not None:
+        # Judged on every level alike, and not on the first, where training begins.
+        env.levels[:] = np.arange(starts) % task.curriculum.levels
+        env.reset()
     num_steps = round(task.episode_length / env.control_period)
     held = np.empty((num_steps, starts), np.bool_)
     returns = np.zeros(starts)
