@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sim2real.errors import InputError
 from sim2real.tasks import get_task
+from sim2real.tasks.base import Flags, Motion
 from sim2real_train.config import training_ranges
 from sim2real_train.evaluate import Episodes, evaluate, judge, wilson_interval
 from sim2real_train.trainer import Schedule, train
@@ -97,8 +98,11 @@ def test_every_level_of_a_curriculum_is_judged_alike() -> None:
     """Training begins at the lowest; a success rate of that one alone would say nothing of stairs."""
     task = get_task("go2-velocity-rough")
     assert task.curriculum is not None
-    # The goal is to have begun on the last level, 20 m along x.
-    goal = msgspec.structs.replace(task.goal, holds=lambda motion: motion.origin[:, 0] > 19.0, after=0.0, share=1.0)
+
+    def on_the_last(motion: Motion) -> Flags:
+        return motion.origin[:, 0] > 19.0  # it begins 20 m along x
+
+    goal = msgspec.structs.replace(task.goal, holds=on_the_last, after=0.0, share=1.0)
     judged = msgspec.structs.replace(task, goal=goal, episode_length=0.1)
     assert evaluate(Standing(), judged, starts=18).successes == 18 // task.curriculum.levels
 
