@@ -32,6 +32,7 @@ __all__ = [
     "read_randomization",
     "sample",
     "validate",
+    "without_delays",
     "write_randomization",
 ]
 
@@ -273,6 +274,19 @@ def _correlation(covariance: Covariance) -> Floats:
     matrix = np.array(covariance.matrix)
     deviation = np.sqrt(np.diag(matrix))
     return matrix / deviation[:, None] / deviation
+
+
+def without_delays(content: RandomizationFile) -> RandomizationFile:
+    """Return the ranges without those of delays, for delays that somebody else knows better."""
+    kept = tuple(parameter for parameter in content.parameters if parameter.name not in DELAYS)
+    covariance = content.covariance
+    if covariance is not None:
+        rows = [index for index, name in enumerate(covariance.names) if name not in DELAYS]
+        covariance = Covariance(
+            names=tuple(covariance.names[row] for row in rows),
+            matrix=tuple(tuple(covariance.matrix[row][column] for column in rows) for row in rows),
+        )
+    return msgspec.structs.replace(content, parameters=kept, covariance=covariance)
 
 
 def sample(content: RandomizationFile, rng: np.random.Generator, num_envs: int) -> dict[str, Floats]:

@@ -24,6 +24,8 @@ from sim2real.randomization import (
     RandomizationFile,
     read_randomization,
     sample,
+    validate,
+    without_delays,
     write_randomization,
 )
 from sim2real.robots import get_robot
@@ -347,3 +349,22 @@ def test_what_is_of_no_schema_is_one_clear_line(tmp_path: Path, text: str, messa
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         read_randomization(path)
+
+
+def test_without_delays_leaves_all_else_and_its_correlations() -> None:
+    """Delays that a bench has measured take the place of what a calibration knew of them."""
+    mass = content().parameters[0]
+    delay = msgspec.structs.replace(mass, name=COMMAND_DELAY, delays="command")
+    damping = msgspec.structs.replace(mass, name="damping")
+    whole = msgspec.structs.replace(
+        content(),
+        parameters=(mass, delay, damping),
+        covariance=Covariance(
+            names=(mass.name, COMMAND_DELAY, "damping"), matrix=((1.0, 0.1, 0.2), (0.1, 1.0, 0.3), (0.2, 0.3, 1.0))
+        ),
+    )
+    left = without_delays(whole)
+    validate(left)
+    assert left.parameters == (mass, damping)
+    assert left.covariance == Covariance(names=(mass.name, "damping"), matrix=((1.0, 0.2), (0.2, 1.0)))
+    assert without_delays(content()) == content()

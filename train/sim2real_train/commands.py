@@ -123,6 +123,8 @@ class EvaluateArgs:
     """A bundle, or the checkpoint folder of a run."""
     randomization: Path | None = None
     """Ranges that the plants are drawn from, from `sim2real calib fit`; without it, the nominal robot."""
+    latency: Path | None = None
+    """Delays of commands as a bench measured them (`latency.json` of `sim2real hil run`), for RANDOMIZATION's own."""
     starts: int = 256
     """Number of episodes."""
     min_success: float = 0.95
@@ -243,7 +245,8 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
     """Evaluate; the outcome is an `Evaluation`."""
     import torch
 
-    from sim2real.randomization import read_randomization
+    from sim2real.randomization import read_randomization, without_delays
+    from sim2real.sim.delays import MAX_DELAY, delay_from_latency
     from sim2real_train.evaluate import evaluate
     from sim2real_train.subject import load_subject
 
@@ -255,6 +258,9 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
     torch.set_num_threads(1)
     policy, task = load_subject(args.policy)
     ranges = None if args.randomization is None else read_randomization(args.randomization)
+    if args.latency is not None:
+        task = msgspec.structs.replace(task, delays=delay_from_latency(args.latency, longest=MAX_DELAY))
+        ranges = None if ranges is None else without_delays(ranges)
     result = evaluate(policy, task, starts=args.starts, seed=args.seed, randomization=ranges)
     passed = result.success_rate >= args.min_success
     low, high = result.success_interval

@@ -8,7 +8,7 @@ import msgspec
 
 from sim2real import __version__
 from sim2real.arguments import EngineName
-from sim2real.randomization import COMMAND_DELAY, DELAYS, ParameterRange, RandomizationFile
+from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, without_delays
 from sim2real.sim.delays import DelaySpec
 from sim2real.tasks import Task
 from sim2real_train.models import ModelConfig
@@ -64,8 +64,8 @@ def training_ranges(config: TrainConfig, task: Task) -> RandomizationFile:
         held_out=(),
     )
     if config.delays is not None:
-        kept = tuple(parameter for parameter in ranges.parameters if parameter.name not in DELAYS)
-        return msgspec.structs.replace(ranges, parameters=_with_own(kept, task))
+        measured = without_delays(ranges)
+        return msgspec.structs.replace(measured, parameters=_with_own(measured.parameters, task))
     low, high = config.command_delay
     for parameter in ranges.parameters:
         if parameter.name == COMMAND_DELAY:
