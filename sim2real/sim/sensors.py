@@ -28,6 +28,10 @@ Array = npt.NDArray[np.float64]
 Rows = slice | EnvIds
 
 _RANDOMIZABLE: Final = ("noise", "bias", "bias_walk", "dropout")
+_TINY: Final = np.finfo(np.float64).tiny
+# Which component of the right quaternion, and with which sign, each one of the left meets in each one of their product.
+_FACTOR: Final = np.array([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
+_FACTOR_SIGN: Final = np.array([[1, -1, -1, -1], [1, 1, 1, -1], [1, -1, 1, 1], [1, 1, -1, 1]], np.float64)
 _MOUNTED: Final = ("imu_tilt", "encoder_offset")
 _BASE_VECTORS: Final = ("base_ang_vel", "base_lin_vel", "base_lin_acc", "projected_gravity")
 
@@ -109,6 +113,7 @@ class SensorModel:
         self._mount = np.zeros((num_envs, 4))
         self._mount[:, 0] = 1.0
         self._into_imu = _inverse_matrix(self._mount)
+        self._onto_mount = _right_factor(self._mount)
         self._find_active()
 
     def _find_active(self) -> None:
@@ -119,15 +124,19 @@ class SensorModel:
         """Begin episodes in `rows`: mount the sensors anew and draw their biases."""
         if self._tilts:
             rng = require_generator(rng, "the IMU's tilt is")
-            axis = rng.standard_normal(self._mount[rows, 1:].shape)
-            axis /= np.linalg.norm(axis, axis=1, keepdims=True)
-            angle = self._amounts["imu_tilt"][rows] * rng.random(len(axis))
-            self._mount[rows] = _quaternion(axis * angle[:, None])
-            self._into_imu[rows] = _inverse_matrix(self._mount[rows])
+            limit = self._amounts["imu_tilt"][rows]
+            axis = rng.standard_normal((len(limit), 3))
+            angle = limit * rng.random(len(limit))
+            axis *= (angle / np.sqrt(np.einsum("ni,ni->n", axis, axis)))[:, None]
+            mount = _quaternion(axis)
+            self._mount[rows] = mount
+            self._into_imu[rows] = _inverse_matrix(mount)
+            self._onto_mount[rows] = _right_factor(mount)
         if self.offsets_encoders:
             rng = require_generator(rng, "encoder offsets are")
-            amount = self._amounts["encoder_offset"][rows, None]
-            self.encoder_offset[rows] = amount * rng.uniform(-1.0, 1.0, self.encoder_offset[rows].shape)
+            limit = self._amounts["encoder_offset"][rows, None]
+            offset = rng.uniform(-1.0, 1.0, (len(limit), self.encoder_offset.shape[1]))
+            self.encoder_offset[rows] = limit * offset
         for sensor in self._signals.values():
             sensor.reset(rows, rng)
 
@@ -144,7 +153,7 @@ class SensorModel:
     def _turn(self, signals: Array, rows: Rows) -> None:
         """See the world from the IMU's own axes: q ⊗ q_mount, and R_mountᵀ v."""
         if self._base_quat is not None:
-            signals[:, self._base_quat] = _product(signals[:, self._base_quat], self._mount[rows])
+            signals[:, self._base_quat] = np.einsum("nij,nj->ni", self._onto_mount[rows], signals[:, self._base_quat])
         for columns in self._base_vectors:
             signals[:, columns] = np.einsum("nij,nj->ni", self._into_imu[rows], signals[:, columns])
 
@@ -184,6 +193,7 @@ class SensorModel:
         """Continue exactly from what `snapshot` returned."""
         self._mount[:] = snapshot["mount"]
         self._into_imu[:] = _inverse_matrix(self._mount)
+        self._onto_mount[:] = _right_factor(self._mount)
         self.encoder_offset[:] = snapshot["encoder_offset"]
         for name, values in self._amounts.items():
             values[:] = snapshot[f"amount.{name}"]
@@ -225,10 +235,12 @@ class _SignalSensor:
 
     def reset(self, rows: Rows, rng: np.random.Generator | None) -> None:
         self._has_last[rows] = False
-        self._bias[rows] = 0.0
         if self._active["bias"]:
             rng = require_generator(rng, f"the bias of {self.name} is")
-            self._bias[rows] = self._amounts["bias"][rows] * rng.uniform(-1.0, 1.0, self._bias[rows].shape)
+            limit = self._amounts["bias"][rows]
+            self._bias[rows] = limit * rng.uniform(-1.0, 1.0, (len(limit), self._bias.shape[1]))
+        else:
+            self._bias[rows] = 0.0
 
     def apply(self, values: Array, rows: Rows, rng: np.random.Generator | None) -> None:
         if self._is_biased or self._active["noise"]:
@@ -291,32 +303,36 @@ def _quaternion(rotation: Array) -> Array:
     half = 0.5 * np.sqrt(np.einsum("ni,ni->n", rotation, rotation))
     quat = np.empty((len(rotation), 4))
     quat[:, 0] = np.cos(half)
-    quat[:, 1:] = rotation * (0.5 * np.sinc(half / np.pi))[:, None]
+    # sin x / x is 1 at 0; the least number in place of 0 makes it so.
+    half += _TINY
+    quat[:, 1:] = rotation * (0.5 * np.sin(half) / half)[:, None]
     return quat
 
 
 def _product(left: Array, right: Array) -> Array:
-    """Return left ⊗ right of unit quaternions, shape (n, 4), of unit length again."""
-    a, b, c, d = left.T
-    w, x, y, z = right.T
-    out = np.empty(left.shape)
-    out[:, 0] = a * w - b * x - c * y - d * z
-    out[:, 1] = a * x + b * w + c * z - d * y
-    out[:, 2] = a * y - b * z + c * w + d * x
-    out[:, 3] = a * z + b * y - c * x + d * w
-    out /= np.sqrt(np.einsum("ni,ni->n", out, out))[:, None]
-    return out
+    """Return left ⊗ right of unit quaternions, shape (n, 4)."""
+    return np.einsum("nij,nj->ni", _right_factor(right), left)
+
+
+def _right_factor(quat: Array) -> Array:
+    """Return the matrix of p ↦ p ⊗ q, shape (n, 4) to (n, 4, 4)."""
+    return quat[:, _FACTOR] * _FACTOR_SIGN
 
 
 def _inverse_matrix(quat: Array) -> Array:
     """Return Rᵀ of unit quaternions, shape (n, 4) to (n, 3, 3)."""
     w, x, y, z = quat.T
-    rows = (
-        (1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z), 2.0 * (x * z - w * y)),
-        (2.0 * (x * y - w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z + w * x)),
-        (2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)),
-    )
-    return np.stack([np.stack(row, axis=1) for row in rows], axis=1)
+    out = np.empty((len(quat), 3, 3))
+    out[:, 0, 0] = 1.0 - 2.0 * (y * y + z * z)
+    out[:, 0, 1] = 2.0 * (x * y + w * z)
+    out[:, 0, 2] = 2.0 * (x * z - w * y)
+    out[:, 1, 0] = 2.0 * (x * y - w * z)
+    out[:, 1, 1] = 1.0 - 2.0 * (x * x + z * z)
+    out[:, 1, 2] = 2.0 * (y * z + w * x)
+    out[:, 2, 0] = 2.0 * (x * z + w * y)
+    out[:, 2, 1] = 2.0 * (y * z - w * x)
+    out[:, 2, 2] = 1.0 - 2.0 * (x * x + y * y)
+    return out
 
 
 def _check_name(what: str, name: str, known: Sequence[str]) -> None:
