@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,9 +40,9 @@ def keep(gradient: torch.Tensor) -> None:
     """The gradient of one worker is the mean over all."""
 
 
-def make_worker(config: TrainConfig) -> Worker:
+def make_worker(config: TrainConfig, dumps: Path | None = None) -> Worker:
     """The only worker of `config`, in this process."""
-    return Worker(config, 0, keep)
+    return Worker(config, 0, keep, dumps=dumps)
 
 
 def task_env(worker: Worker) -> TaskEnv:

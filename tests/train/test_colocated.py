@@ -13,11 +13,11 @@ from sim2real_train.moments import merge
 from tests.train.builders import iterate, make_worker, small_config
 
 
-def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Of a cluster that is not ours, and must not be joined.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     before = Path.cwd()
-    with colocated(small_config(num_workers=2)) as workers:
+    with colocated(small_config(num_workers=2), dumps=tmp_path) as workers:
         assert Path.cwd() == before
         for _ in range(3):
             collected = workers.collect()
@@ -37,10 +37,10 @@ def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytes
             workers.collect()
 
 
-def test_one_worker_in_ray_is_the_worker_without_ray() -> None:
+def test_one_worker_in_ray_is_the_worker_without_ray(tmp_path: Path) -> None:
     """The placement decides where things run, and nothing else."""
     alone = make_worker(small_config())
-    with colocated(small_config()) as workers:
+    with colocated(small_config(), dumps=tmp_path) as workers:
         learning_rate = 1e-3
         for _ in range(3):
             collected = workers.collect()
@@ -53,9 +53,9 @@ def test_one_worker_in_ray_is_the_worker_without_ray() -> None:
             pass
 
 
-def test_what_keeps_a_worker_from_being_built_is_told() -> None:
+def test_what_keeps_a_worker_from_being_built_is_told(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"cannot be built .*; give smaller"),
-        colocated(small_config(model=ModelConfig(hidden=(10**15,)))),
+        colocated(small_config(model=ModelConfig(hidden=(10**15,))), dumps=tmp_path),
     ):
         pass

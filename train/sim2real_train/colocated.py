@@ -40,7 +40,7 @@ class _Replica(Worker):
     def __init__(self) -> None:
         """Do nothing: of what a constructor raises, Ray says only that the actor died. `start` does the work."""
 
-    def start(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int) -> None:
+    def start(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int, dumps: Path) -> None:
         if config.num_workers > 1:
             # Loopback: the peers are on this machine, and nobody else may listen in or join.
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -53,7 +53,7 @@ class _Replica(Worker):
             )
         average = _average_over_peers if config.num_workers > 1 else _keep
         try:
-            super().__init__(config, rank, average, num_threads=num_threads)
+            super().__init__(config, rank, average, num_threads=num_threads, dumps=dumps)
         except (MemoryError, RuntimeError) as error:
             # Both NumPy and PyTorch name the size that they could not get, the latter in a RuntimeError.
             reason = str(error).partition("\n")[0]
@@ -74,10 +74,10 @@ def _average_over_peers(gradient: torch.Tensor) -> None:
 class Colocated:
     """The `Placement` of one machine."""
 
-    def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int) -> None:
+    def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int, dumps: Path) -> None:
         actor: Any = ray.remote(num_cpus=1)(_Replica)
         self._workers = [actor.remote() for _ in range(config.num_workers)]
-        self._each("start", [(config, rank, str(rendezvous), num_threads) for rank in range(config.num_workers)])
+        self._each("start", [(config, rank, str(rendezvous), num_threads, dumps) for rank in range(config.num_workers)])
 
     def collect(self) -> list[Collected]:
         """Let every worker act for T steps."""
@@ -168,7 +168,13 @@ def _failure(call: Any) -> RayError | None:
 
 
 @contextmanager
-def colocated(config: TrainConfig, *, num_threads: int = 1) -> Generator[Colocated]:
-    """Start Ray and the workers; stop both when the block ends, however it ends."""
+def colocated(config: TrainConfig, *, dumps: Path, num_threads: int = 1) -> Generator[Colocated]:
+    """Start Ray and the workers; stop both when the block ends, however it ends.
+
+    Args:
+        config: The run.
+        dumps: Folder for what led to diverged simulations.
+        num_threads: Threads of each worker that step its simulation.
+    """
     with local_cluster(config.num_workers) as folder:
-        yield Colocated(config, folder / "gloo", num_threads)
+        yield Colocated(config, folder / "gloo", num_threads, dumps.absolute())

@@ -156,9 +156,15 @@ def run_train(args: TrainArgs) -> Outcome:
             f"{result.wall_seconds:.0f} s on {result.num_workers} workers\n"
             f"success on {verdict.starts} plants of the training ranges: {verdict.success_rate:.1%} "
             f"({verdict.criterion})\n"
-            f"checkpoint: {result.checkpoint}"
+            f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}"
         ),
     )
+
+
+def _instability(diverged: int, out: Path) -> str:
+    if not diverged:
+        return ""
+    return f"\n{diverged} simulations became unstable and were begun anew; see sim2real replay {out}/diverged/…"
 
 
 def _settings(args: TrainArgs) -> Preset:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from sim2real.errors import InputError
 from sim2real.tasks import Task, TaskEnv, VectorEnv, get_task
 from sim2real.tasks.gym_tasks import GymTaskEnv, is_foreign
 from sim2real.tasks.ranges import check_robot
@@ -24,17 +26,24 @@ def check_task(config: TrainConfig) -> None:
     """Check that there is such a task and that its robot can have the configured physics.
 
     Raises:
-        InputError: Neither.
+        InputError: Not so; or physics is configured for a foreign environment, which has its own.
     """
     if is_foreign(config.task):
+        for option in ("robot", "randomization", "delays"):
+            if getattr(config, option) is not None:
+                raise InputError(
+                    f"{config.task}: has its own physics; leave out --{'latency' if option == 'delays' else option}"
+                )
         GymTaskEnv.check(config.task)
         return
     task = _task(config)
     check_robot(training_ranges(config, task), task.robot, task.scene)
 
 
-def training_env(config: TrainConfig, num_envs: int, *, seed: int, num_threads: int) -> VectorEnv:
-    """Return `num_envs` environments to learn in."""
+def training_env(
+    config: TrainConfig, num_envs: int, *, seed: int, num_threads: int, dumps: Path | None = None
+) -> VectorEnv:
+    """Return `num_envs` environments to learn in; what led to a diverged simulation goes to the folder `dumps`."""
     if is_foreign(config.task):
         return GymTaskEnv(config.task, num_envs, seed=seed, num_threads=num_threads)
     task = _task(config)
@@ -47,6 +56,7 @@ def training_env(config: TrainConfig, num_envs: int, *, seed: int, num_threads: 
         num_threads=num_threads,
         episode_length=task.training_episode_length,
         stagger=True,
+        dump_folder=dumps,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -25,6 +26,10 @@ from sim2real_train.run_folder import claimed
 from sim2real_train.worker import Collected
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
+
+
+DUMPS: Final = "diverged"
+"""Folder of a run for what led to diverged simulations."""
 
 
 class TrainingStoppedError(Sim2RealError):
@@ -59,6 +64,8 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     evaluation: Evaluation
     """Of the last policy, on plants of the training ranges."""
     curve: Curve
+    diverged: int
+    """Simulations that became unstable and were begun anew, since the start or the last resume."""
 
 
 def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = False) -> TrainResult:
@@ -85,7 +92,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
 
 def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
     try:
-        with colocated(config, num_threads=schedule.num_threads) as workers:
+        with colocated(config, dumps=out / DUMPS, num_threads=schedule.num_threads) as workers:
             run = _Run(config, schedule, out, workers, start)
             run.iterate()
             return run.result()
@@ -183,6 +190,7 @@ class _Run:
             num_workers=self.config.num_workers,
             evaluation=self._evaluate(self.schedule.evaluate_starts),
             curve=curve(tuple(self.metrics)),
+            diverged=round(self.metrics[-1].terms.get("diverged", 0.0) * self.config.num_workers),
         )
 
 

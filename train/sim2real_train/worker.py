@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -55,10 +56,17 @@ class Worker:
         rank: Which of the workers this is, from 0.
         average: Replaces a flat gradient by its mean over all workers, in place.
         num_threads: Threads that step the simulation.
+        dumps: Folder for what led to diverged simulations; None: it is only counted.
     """
 
     def __init__(
-        self, config: TrainConfig, rank: int, average: Callable[[torch.Tensor], None], *, num_threads: int = 1
+        self,
+        config: TrainConfig,
+        rank: int,
+        average: Callable[[torch.Tensor], None],
+        *,
+        num_threads: int = 1,
+        dumps: Path | None = None,
     ) -> None:
         # More threads do not speed up networks this small, and their sums would depend on the number of cores.
         torch.set_num_threads(1)
@@ -67,7 +75,8 @@ class Worker:
         self._num_threads = num_threads
         num_envs = config.num_envs // config.num_workers
         env_seed, noise_seed = np.random.SeedSequence(config.seed).spawn(config.num_workers)[rank].generate_state(2)
-        self.env = training_env(config, num_envs, seed=int(env_seed), num_threads=num_threads)
+        folder = None if dumps is None else dumps / f"worker-{rank}"
+        self.env = training_env(config, num_envs, seed=int(env_seed), num_threads=num_threads, dumps=folder)
         sizes = self.env.observation_size, self.env.critic_observation_size, self.env.action_size
         # The same weights on every worker: the only draws that use the run's seed itself.
         torch.manual_seed(config.seed)
