@@ -37,6 +37,7 @@ class ActionMapper:
         period = contract.timing.control_period_ns * 1e-9
         self._step = None if action.rate_limit is None else np.array(action.rate_limit)[order] * period
         self._sign = np.array([float(joint.axis_sign) for joint in joints])
+        self._turns = bool(np.any(self._sign != 1.0))
         self._low, self._high = np.array([_policy_side_limits(joint) for joint in joints]).T.copy()
         self._holds_position = np.array([joint.command_mode == "position" for joint in joints])
 
@@ -82,7 +83,8 @@ class ActionMapper:
         np.maximum(target, self._low, out=target)
         np.minimum(target, self._high, out=target)
         self._previous[:] = target
-        np.multiply(target, self._sign, out=target)
+        if self._turns:
+            np.multiply(target, self._sign, out=target)
         self._flat_command[:, self._slots] = target
         return self.command
 

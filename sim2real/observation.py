@@ -65,16 +65,11 @@ class ObservationBuilder:
         self._turns = bool(np.any(self._sign != 1.0))
         self._offset = np.array([value for term in terms for value in term.offset])
         self._scale = np.array([value for term in terms for value in term.scale])
-        no_clip = (-np.inf, np.inf)
-        bounds = np.array([term.clip or no_clip for term in terms for _ in term.scale])
-        self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
-        self._clips = bool(np.isfinite(bounds).any())
         self._frame = np.zeros((len(self._sources), len(self._pick)))
-        self._curved = [
-            (_FUNCTIONS[term.function], slice(start, start + width))
-            for term, start, width in zip(terms, self._starts, self._widths, strict=True)
-            if term.function != "identity"
-        ]
+        columns = [slice(start, start + width) for start, width in zip(self._starts, self._widths, strict=True)]
+        placed = list(zip(terms, columns, strict=True))
+        self._curved = [(_FUNCTIONS[term.function], where) for term, where in placed if term.function != "identity"]
+        self._clipped = [(term.clip, where) for term, where in placed if term.clip is not None]
 
     def _source_indices(self, contract: PolicyContract, term: ObservationTerm) -> list[int]:
         """Columns of `_sources` that a term reads, in the term's own order."""
@@ -152,9 +147,10 @@ class ObservationBuilder:
         for function, columns in self._curved:
             function(frame[:, columns], out=frame[:, columns])
         np.multiply(frame, self._scale, out=frame)
-        if self._clips:
-            np.maximum(frame, self._low, out=frame)
-            np.minimum(frame, self._high, out=frame)
+        for (low, high), columns in self._clipped:
+            part = frame[:, columns]
+            np.maximum(part, low, out=part)
+            np.minimum(part, high, out=part)
 
     def split(self, observation: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
         """Take observations apart: term name → values as the network sees them, shape (N, history_length, width).

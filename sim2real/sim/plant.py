@@ -159,7 +159,8 @@ class Plant:
         rows = slice(None) if env_ids is None else env_ids
         if self._sensors is not None:
             self._sensors.reset(rows, rng)
-        self._commands.reset(self._for_actuators(command[rows], rows), rows, rng)
+        part = command[rows]
+        self._commands.reset(self._for_actuators(part, rows, np.empty_like(part)), rows, rng)
         self.drives.reset(env_ids)
         self.drives.motor_effort[rows] = 0.0
         if self.drives.ideal:
@@ -178,18 +179,17 @@ class Plant:
         Raises:
             ValueError: Something is drawn, and there is no generator.
         """
-        block = self._for_actuators(command, slice(None))
         if self._signals is None and self._commands.is_idle(self._now):
-            self._commands.in_force[:] = block
+            self._for_actuators(command, slice(None), self._commands.in_force)
             self._hold(None)
             self._advance(self.decimation)
             return
-        self._commands.send(block, self._now, rng)
+        self._commands.send(self._for_actuators(command, slice(None), np.empty_like(command)), self._now, rng)
         self._run(self.decimation)
 
     def drive(self, command: Array, steps: int) -> None:
         """Advance by physics steps under `command`, shape (N, 5, J), without delay: for a plant in real time."""
-        self._commands.in_force[:] = self._for_actuators(command, slice(None))
+        self._for_actuators(command, slice(None), self._commands.in_force)
         self._hold(None)
         self._run(steps)
 
@@ -257,12 +257,16 @@ class Plant:
             return self.sim.robot.base == "floating"
         return name in {"joint_pos", "joint_vel"}
 
-    def _for_actuators(self, command: Array, rows: slice | EnvIds) -> Array:
-        """Command blocks as the actuators of `rows` take them: in the simulation's order, by their encoders' zeros."""
+    def _for_actuators(self, command: Array, rows: slice | EnvIds, out: Array) -> Array:
+        """Write into `out` and return what the actuators of `rows` take for command blocks; shape (n, 5, J) all.
+
+        They are in the simulation's order, and positions are as their encoders read them.
+        """
+        out[:] = command if self._to_sim is None else command[..., self._to_sim]
         if self._sensors is not None and self._sensors.offsets_encoders:
-            command = command.copy()
-            command[:, POSITION] -= self._sensors.encoder_offset[rows]
-        return command if self._to_sim is None else command[..., self._to_sim]
+            offset = self._sensors.encoder_offset[rows]
+            out[:, POSITION] -= offset if self._to_sim is None else offset[:, self._to_sim]
+        return out
 
     def _run(self, steps: int) -> None:
         """Advance by physics steps, and stop where a command arrives or a measurement must be kept."""

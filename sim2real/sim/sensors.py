@@ -29,9 +29,10 @@ Rows = slice | EnvIds
 
 _RANDOMIZABLE: Final = ("noise", "bias", "bias_walk", "dropout")
 _TINY: Final = np.finfo(np.float64).tiny
-# Which component of the right quaternion, and with which sign, each one of the left meets in each one of their product.
+# A product of quaternions as a matrix of one factor times the other: which component is where, and with which sign.
 _FACTOR: Final = np.array([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
-_FACTOR_SIGN: Final = np.array([[1, -1, -1, -1], [1, 1, 1, -1], [1, -1, 1, 1], [1, 1, -1, 1]], np.float64)
+_LEFT_SIGN: Final = np.array([[1, -1, -1, -1], [1, 1, -1, 1], [1, 1, 1, -1], [1, -1, 1, 1]], np.float64)
+_RIGHT_SIGN: Final = np.array([[1, -1, -1, -1], [1, 1, 1, -1], [1, -1, 1, 1], [1, 1, -1, 1]], np.float64)
 _MOUNTED: Final = ("imu_tilt", "encoder_offset")
 _BASE_VECTORS: Final = ("base_ang_vel", "base_lin_vel", "base_lin_acc", "projected_gravity")
 
@@ -316,23 +317,13 @@ def _product(left: Array, right: Array) -> Array:
 
 def _right_factor(quat: Array) -> Array:
     """Return the matrix of p ↦ p ⊗ q, shape (n, 4) to (n, 4, 4)."""
-    return quat[:, _FACTOR] * _FACTOR_SIGN
+    return quat[:, _FACTOR] * _RIGHT_SIGN
 
 
 def _inverse_matrix(quat: Array) -> Array:
-    """Return Rᵀ of unit quaternions, shape (n, 4) to (n, 3, 3)."""
-    w, x, y, z = quat.T
-    out = np.empty((len(quat), 3, 3))
-    out[:, 0, 0] = 1.0 - 2.0 * (y * y + z * z)
-    out[:, 0, 1] = 2.0 * (x * y + w * z)
-    out[:, 0, 2] = 2.0 * (x * z - w * y)
-    out[:, 1, 0] = 2.0 * (x * y - w * z)
-    out[:, 1, 1] = 1.0 - 2.0 * (x * x + z * z)
-    out[:, 1, 2] = 2.0 * (y * z + w * x)
-    out[:, 2, 0] = 2.0 * (x * z + w * y)
-    out[:, 2, 1] = 2.0 * (y * z - w * x)
-    out[:, 2, 2] = 1.0 - 2.0 * (x * x + y * y)
-    return out
+    """Return Rᵀ of unit quaternions, shape (n, 4) to (n, 3, 3): what v ↦ q* ⊗ v ⊗ q does to vectors."""
+    left = quat[:, _FACTOR] * _LEFT_SIGN
+    return (_right_factor(quat) @ left.swapaxes(1, 2))[:, 1:, 1:]
 
 
 def _check_name(what: str, name: str, known: Sequence[str]) -> None:
