@@ -97,7 +97,7 @@ class Joint(_Part, frozen=True):
     kp: float
     """Stiffness [N·m/rad] of position mode; must be 0 in the other modes."""
     kd: float
-    """Damping [N·m·s/rad] of position and velocity mode; must be 0 in effort mode."""
+    """Damping [N·m·s/rad] of position and velocity mode; must be 0 in the other modes."""
 
 
 class ObservationTerm(_Part, frozen=True):

@@ -108,7 +108,7 @@ def _check_gains(joint: Joint, path: str) -> None:
     if joint.command_mode == "velocity":
         _positive(f"{path}.kd", joint.kd)
     else:
-        _expect(joint.kd == 0.0, f"{path}.kd", "0.0 in effort mode", joint.kd)
+        _expect(joint.kd == 0.0, f"{path}.kd", f"0.0 in {joint.command_mode} mode", joint.kd)
 
 
 def _check_commands(commands: Sequence[Command]) -> None:
@@ -142,6 +142,11 @@ def _check_source(term: ObservationTerm, contract: PolicyContract, path: str) ->
         _expect(bool(contract.commands), f"{path}.source", "another source, as contract.commands is empty", term.source)
     if _is_per_joint(term.source):
         _joint_names(f"{path}.joints", term.joints, contract)
+        for number, name in enumerate(term.joints if term.source == _LAST_ACTION else ()):
+            driven = contract.action.joints
+            _expect(
+                name in driven, f"{path}.joints[{number}]", f"a joint that actions drive ({', '.join(driven)})", name
+            )
     else:
         _expect(term.joints == (), f"{path}.joints", f"() for source {term.source!r}", term.joints)
     frame = SIGNALS[term.source].frame if term.source in SIGNALS else _POLICY_FRAME
@@ -150,6 +155,13 @@ def _check_source(term: ObservationTerm, contract: PolicyContract, path: str) ->
         _expect(term.quaternion is not None, f"{path}.quaternion", "'wxyz' or 'xyzw' for base_quat", term.quaternion)
     else:
         _expect(term.quaternion is None, f"{path}.quaternion", f"None for source {term.source!r}", term.quaternion)
+
+
+def _check_driven(term: ObservationTerm, contract: PolicyContract, path: str) -> None:
+    """A joint that no action drives has no last action."""
+    driven = contract.action.joints
+    for index, name in enumerate(term.joints if term.source == _LAST_ACTION else ()):
+        _expect(name in driven, f"{path}.joints[{index}]", f"a joint that actions drive ({', '.join(driven)})", name)
 
 
 def _check_shaping(term: ObservationTerm, contract: PolicyContract, path: str) -> None:

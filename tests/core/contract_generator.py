@@ -44,7 +44,7 @@ EXTREMES = (
     -0.0,
     123456789.12345679,
 )
-MODES: tuple[CommandMode, ...] = ("position", "velocity", "effort")
+MODES: tuple[CommandMode, ...] = ("position", "velocity", "effort", "passive")
 LEVELS: tuple[FallbackLevel, ...] = ("hold", "damp", "stop")
 ALPHABET = "abcxyz_09 /·é脚"
 
@@ -59,7 +59,8 @@ class ContractGenerator:
     def contract(self) -> PolicyContract:
         joints = self.joints()
         commands = self.commands()
-        observation = self.observation([joint.name for joint in joints], commands)
+        driven = [joint.name for joint in joints if joint.command_mode != "passive"]
+        observation = self.observation([joint.name for joint in joints], driven, commands)
         size = sum(len(term.scale) * term.history_length for term in observation.terms)
         physics_step_ns, decimation = self.rng.randint(1, 10**7), self.rng.randint(1, 20)
         return PolicyContract(
@@ -70,9 +71,9 @@ class ContractGenerator:
             ),
             joints=joints,
             observation=observation,
-            action=self.action([joint.name for joint in joints]),
+            action=self.action(driven),
             commands=commands,
-            model=self.model(size, len(joints)),
+            model=self.model(size, len(driven)),
             safety=self.safety(len(joints)),
             latency=self.latency(),
         )
@@ -87,10 +88,11 @@ class ContractGenerator:
         )
 
     def joints(self) -> tuple[Joint, ...]:
-        return tuple(self.joint(name) for name in self.names(self.rng.randint(1, 4)))
+        names = self.names(self.rng.randint(1, 4))
+        driven = self.rng.choice(names)  # something must be
+        return tuple(self.joint(name, self.rng.choice(MODES[:3] if name == driven else MODES)) for name in names)
 
-    def joint(self, name: str) -> Joint:
-        mode = self.rng.choice(MODES)
+    def joint(self, name: str, mode: CommandMode) -> Joint:
         limits = self.interval() if self.rng.random() < 0.8 else None
         return Joint(
             name=name,
@@ -101,7 +103,7 @@ class ContractGenerator:
             default_position=self.number() if limits is None else self.rng.choice(limits),
             command_mode=mode,
             kp=self.positive() if mode == "position" else 0.0,
-            kd={"position": self.not_negative, "velocity": self.positive, "effort": lambda: 0.0}[mode](),
+            kd={"position": self.not_negative, "velocity": self.positive}.get(mode, lambda: 0.0)(),
         )
 
     def commands(self) -> tuple[Command, ...]:
@@ -113,13 +115,14 @@ class ContractGenerator:
             name=name, unit=self.rng.choice(("rad", "m/s")), low=low, high=high, initial=self.rng.choice((low, high))
         )
 
-    def observation(self, joints: Sequence[str], commands: Sequence[Command]) -> Observation:
+    def observation(self, joints: Sequence[str], driven: Sequence[str], commands: Sequence[Command]) -> Observation:
         sources = [*SIGNALS, "last_action", *(("command",) if commands else ())]
         layout = self.rng.choice(("term_major", "frame_major"))
         shared = self.history() if layout == "frame_major" else None
+        chosen = [(name, self.rng.choice(sources)) for name in self.names(self.rng.randint(1, 5))]
         terms = [
-            self.term(name, self.rng.choice(sources), joints, commands, shared or self.history())
-            for name in self.names(self.rng.randint(1, 5))
+            self.term(name, source, driven if source == "last_action" else joints, commands, shared or self.history())
+            for name, source in chosen
         ]
         return Observation(
             terms=tuple(terms),

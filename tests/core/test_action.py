@@ -15,7 +15,7 @@ from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY
 from tests.core.strategies import contracts, pendulum_contract
 
 seeds = st.integers(0, 2**32 - 1)
-ROWS = {"position": POSITION, "velocity": VELOCITY, "effort": EFFORT}
+ROWS = {"position": POSITION, "velocity": VELOCITY, "effort": EFFORT, "passive": EFFORT}
 
 
 def limits_of(contract: PolicyContract, index: int) -> tuple[float, float]:
@@ -27,10 +27,13 @@ def limits_of(contract: PolicyContract, index: int) -> tuple[float, float]:
 
 
 def naive_targets(contract: PolicyContract, previous: list[float], action: list[float]) -> list[float]:
-    """Policy-side targets from the words of `sim2real.contract.Action`, one joint at a time."""
+    """Policy-side targets from the words of `sim2real.contract.Action`, one joint at a time; zero for a passive one."""
     spec, period = contract.action, contract.timing.control_period_ns * 1e-9
     targets: list[float] = []
     for index, joint in enumerate(contract.joints):
+        if joint.command_mode == "passive":
+            targets.append(0.0)
+            continue
         element = spec.joints.index(joint.name)
         a = float(np.float32(action[element]))
         if spec.clip is not None:
@@ -144,3 +147,20 @@ def test_an_episode_starts_without_a_step_in_the_target() -> None:
     command = mapper.apply(np.array([[1.0]], np.float32))
     # Policy side: from -0.8 towards 1.0 by 1 rad/s × 10 ms; robot side: 0.79.
     assert command[0, POSITION, 0] == pytest.approx(0.79, abs=1e-12)
+
+
+@given(contracts(), seeds)
+def test_a_passive_joint_is_never_commanded(contract: PolicyContract, seed: int) -> None:
+    """Whatever the policy asks of the others, before and after it begins; and no action is recovered for it."""
+    first = msgspec.structs.replace(contract.joints[0], name="limp", command_mode="passive", kp=0.0, kd=0.0)
+    contract = msgspec.structs.replace(contract, joints=(first, *contract.joints))
+    rng = np.random.default_rng(seed)
+    mapper = ActionMapper(contract, 3)
+    assert not mapper.command[:, :, 0].any()
+    mapper.reset(rng.normal(size=(3, len(contract.joints))))
+    assert not mapper.command[:, :, 0].any()
+    for _ in range(3):
+        action = rng.normal(size=(3, contract.model.action_size)).astype(np.float32)
+        assert not mapper.apply(action)[:, :, 0].any()
+    if contract.action.mode == "absolute":
+        assert mapper.invert(mapper.command).shape == (3, contract.model.action_size)

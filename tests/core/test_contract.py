@@ -270,6 +270,19 @@ def test_every_joint_is_driven_exactly_once() -> None:
     assert _complaint(twice) == "contract.action.joints[2]: expected a joint not named before, got 'pivot'"
 
 
+def test_of_a_passive_joint_there_is_no_last_action() -> None:
+    """It has no action; the observation builder could not find one."""
+    elbow = msgspec.structs.replace(PENDULUM.joints[0], name="elbow", command_mode="passive")
+    term = msgspec.structs.replace(
+        PENDULUM.observation.terms[0], source="last_action", joints=("elbow",), function="identity", frame="policy"
+    )
+    contract = with_field(with_field(PENDULUM, "joints", (*PENDULUM.joints, elbow)), "observation.terms[0]", term)
+    expected = "contract.observation.terms[0].joints[0]: expected a joint that actions drive (pivot), got 'elbow'"
+    assert _complaint(contract) == expected
+    damped = with_field(contract, "joints[1].kd", 0.1)
+    assert _complaint(damped) == "contract.joints[1].kd: expected 0.0 in passive mode, got 0.1"
+
+
 def test_incremental_action_has_no_offset() -> None:
     incremental = with_field(with_field(PENDULUM, "action.mode", "incremental"), "action.offset", (0.5,))
     assert _complaint(incremental) == "contract.action.offset[0]: expected 0.0 in incremental mode, got 0.5"
@@ -298,7 +311,8 @@ def test_strategy_reaches_every_shape_of_contract() -> None:
     terms = [term for contract in drawn for term in contract.observation.terms]
     assert {contract.observation.layout for contract in drawn} == {"term_major", "frame_major"}
     assert {contract.action.mode for contract in drawn} == {"absolute", "incremental"}
-    assert {joint.command_mode for contract in drawn for joint in contract.joints} == {"position", "velocity", "effort"}
+    modes = {joint.command_mode for contract in drawn for joint in contract.joints}
+    assert modes == {"position", "velocity", "effort", "passive"}
     assert {"command", "last_action", "base_quat", "joint_pos"} < {term.source for term in terms}
     assert {term.function for term in terms} == {"identity", "sin", "cos"}
     assert {len(contract.model.recurrent) for contract in drawn} == {0, 1, 2}

@@ -121,7 +121,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         joints = self.contract.joints
         measurement[SignalLayout(self.contract).slices["joint_pos"].start + joint % len(joints)] = position
         self.count(False)
-        self.supervise(measurement, np.zeros((1, len(joints)), np.float32), 0, 0)
+        self.supervise(measurement, np.zeros((1, self.contract.model.action_size), np.float32), 0, 0)
 
     @rule(age_ns=st.sampled_from((0, 10**9, -(10**9), 2**62 + 1, 2**80)), missed=st.integers(0, 30))
     def bad_time(self, age_ns: int, missed: int) -> None:
