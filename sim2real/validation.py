@@ -142,11 +142,7 @@ def _check_source(term: ObservationTerm, contract: PolicyContract, path: str) ->
         _expect(bool(contract.commands), f"{path}.source", "another source, as contract.commands is empty", term.source)
     if _is_per_joint(term.source):
         _joint_names(f"{path}.joints", term.joints, contract)
-        for number, name in enumerate(term.joints if term.source == _LAST_ACTION else ()):
-            driven = contract.action.joints
-            _expect(
-                name in driven, f"{path}.joints[{number}]", f"a joint that actions drive ({', '.join(driven)})", name
-            )
+        _check_driven(term, contract, path)
     else:
         _expect(term.joints == (), f"{path}.joints", f"() for source {term.source!r}", term.joints)
     frame = SIGNALS[term.source].frame if term.source in SIGNALS else _POLICY_FRAME
