@@ -25,19 +25,19 @@ class Schedule:
     def __init__(self, task: Task, control_period: float, num_envs: int) -> None:
         self._events = task.events
         self._commands = task.commands
-        # One per event; the last is the commands'.
+        # One row per event; the last is the commands'.
         periods = [*(event.period for event in task.events), task.commands.period if task.commands else (0.0, 0.0)]
-        self._bounds = [_steps(period, control_period) for period in periods]
+        steps = np.maximum(np.rint(np.array(periods) / control_period).astype(np.int64), 1)
+        self._fewest = steps[:, :1]
+        self._choices = steps[:, 1:] - steps[:, :1] + 1
         # Steps until it is due.
-        self._left = np.zeros((len(task.events) + 1, num_envs), np.int64)
+        self._left = np.zeros((len(periods), num_envs), np.int64)
 
     def start(self, rng: np.random.Generator, rows: npt.NDArray[np.intp], command: Array) -> None:
         """Begin episodes in `rows`: first commands into `command`, shape (N, C), and times of what comes later."""
-        for index, bounds in enumerate(self._bounds[:-1]):
-            self._left[index, rows] = rng.integers(*bounds, len(rows))
+        self._left[:, rows] = self._steps(rng, slice(None), (len(self._left), len(rows)))
         if self._commands is not None:
             command[rows] = self._commands.draw(rng, len(rows))
-            self._left[-1, rows] = rng.integers(*self._bounds[-1], len(rows))
 
     def due_events(self, rng: np.random.Generator) -> Iterator[tuple[Event, npt.NDArray[np.intp]]]:
         """Let one control step pass; yield the events that are due and the environments that they meet."""
@@ -45,7 +45,7 @@ class Schedule:
         for index, event in enumerate(self._events):
             rows = np.flatnonzero(self._left[index] <= 0)
             if len(rows):
-                self._left[index, rows] = rng.integers(*self._bounds[index], len(rows))
+                self._left[index, rows] = self._steps(rng, index, len(rows))
                 yield event, rows
 
     def renew_commands(self, rng: np.random.Generator, command: Array) -> None:
@@ -55,7 +55,13 @@ class Schedule:
         rows = np.flatnonzero(self._left[-1] <= 0)
         if len(rows):
             command[rows] = self._commands.draw(rng, len(rows))
-            self._left[-1, rows] = rng.integers(*self._bounds[-1], len(rows))
+            self._left[-1, rows] = self._steps(rng, -1, len(rows))
+
+    def _steps(
+        self, rng: np.random.Generator, kind: int | slice, shape: int | tuple[int, int]
+    ) -> npt.NDArray[np.int64]:
+        """Draw times until something comes, all of its period alike; cheaper than `rng.integers` for a few."""
+        return self._fewest[kind] + (self._choices[kind] * rng.random(shape)).astype(np.int64)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return a copy of everything that later steps depend on."""
@@ -64,9 +70,3 @@ class Schedule:
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Continue exactly from what `state` returned."""
         self._left[:] = state["left"]
-
-
-def _steps(period: tuple[float, float], control_period: float) -> tuple[int, int]:
-    """Return the least number of control steps, and one more than the largest."""
-    low, high = (max(round(time / control_period), 1) for time in period)
-    return low, high + 1
