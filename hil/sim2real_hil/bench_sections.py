@@ -30,6 +30,8 @@ __all__ = [
 
 _PERCENTS: Final = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 _BINS_PER_DECADE: Final = 24
+_LINES: Final = 3
+"""Joints in one drawing: as many as lines can be told apart, and a leg's."""
 _MEANING: Final = {
     "wake": "tick's deadline → loop awake",
     "state_age": "sensed → read by the tick",
@@ -249,27 +251,29 @@ def motion_section(trajectory: Trajectory, contract: PolicyContract, *, title: s
     """Return what the robot did: position, velocity and effort of each joint over time."""
     layout = SignalLayout(contract)
     position_label, position, band = _position(trajectory, contract)
-    panels = {
+    quantities = {
         position_label: position,
         "velocity [rad/s]": _per_joint(trajectory, contract, trajectory.signals[:, layout.slices["joint_vel"]]),
         "effort [N·m]": _per_joint(trajectory, contract, trajectory.signals[:, layout.slices["joint_effort"]]),
     }
-    damped = trajectory.status != 0
+    names = contract.joint_names
+    damped = _spans(trajectory.time, trajectory.status != 0)
     return Section(
         title=title,
         text=f"The simulated robot under the policy for {trajectory.time[-1]:.1f} s, as the plant recorded it.",
-        figures=(
+        figures=tuple(
             Figure(
-                title="Motion",
+                title="Motion" if len(names) <= _LINES else f"Motion of {', '.join(names[first : first + _LINES])}",
                 caption="Measurements as the plant sent them." + (" Shaded: what counts as upright." if band else ""),
                 svg=curves(
-                    panels,
+                    {label: lines[first : first + _LINES] for label, lines in quantities.items()},
                     x_label="time [s]",
                     alt="Position, velocity and effort over time",
                     bands=band,
-                    spans=_spans(trajectory.time, damped),
+                    spans=damped,
                 ),
-            ),
+            )
+            for first in range(0, len(names), _LINES)
         ),
         data={"steps": len(trajectory), "period": trajectory.period},
     )
