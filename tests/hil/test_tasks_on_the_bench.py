@@ -1,4 +1,4 @@
-"""Every kind of robot on the bench: from a checkpoint to the same bits over the wire, from a pose that it can stand in."""
+"""Every kind of robot on the bench: from a checkpoint to the same bits over the wire, from a pose it can stand in."""
 
 from __future__ import annotations
 
