@@ -45,6 +45,7 @@ class MotionState:
         control_period: [s].
         action: What the policies asked for in this step, shape (N, A), float32.
         previous_action: What they asked for one step before, shape (N, A), float32.
+        previous_joint_pos: Joint positions one step before [rad], contract order, shape (N, J).
         previous_joint_vel: Joint velocities one step before [rad/s], contract order, shape (N, J).
         command: Operator inputs in force, contract order, shape (N, C).
         air_time: Time [s] since each foot left the ground, 0 while it stands, shape (N, F).
@@ -61,6 +62,7 @@ class MotionState:
         self.joint_order = None if order == list(range(len(sim.joint_names))) else np.array(order, np.intp)
         self.action = np.zeros((num_envs, contract.model.action_size), np.float32)
         self.previous_action = np.zeros_like(self.action)
+        self.previous_joint_pos = np.zeros((num_envs, joints))
         self.previous_joint_vel = np.zeros((num_envs, joints))
         self.command = command
         self.air_time = np.zeros((num_envs, len(sim.robot.feet)))
@@ -76,6 +78,7 @@ class MotionState:
         """Remember what the next step is compared with."""
         self.previous_action[:] = self.action
         self.action[:] = action
+        self.previous_joint_pos[:] = self.in_order(self.sim.joint_pos)
         self.previous_joint_vel[:] = self.in_order(self.sim.joint_vel)
 
     def after_step(self) -> None:
@@ -94,9 +97,13 @@ class MotionState:
             remembered[rows] = 0
         if self.sim.robot.base == "floating":
             self.origin[rows] = self.sim.qpos[rows, :2]
+        self.previous_joint_pos[rows] = self.in_order(self.sim.joint_pos)[rows]
         self.previous_joint_vel[rows] = self.in_order(self.sim.joint_vel)[rows]
 
-    _KEPT: Final = ("action", "previous_action", "previous_joint_vel", "air_time", "landed_after", "origin", "time")
+    _KEPT: Final = (
+        *("action", "previous_action", "previous_joint_pos", "previous_joint_vel"),
+        *("air_time", "landed_after", "origin", "time"),
+    )
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return a copy of everything that later steps depend on; the simulation is somebody else's."""
@@ -140,6 +147,11 @@ class Motion:
     def joint_pos(self) -> Array:
         """Joint positions [rad], shape (N, J)."""
         return self._take(self._state.in_order(self._sim.joint_pos))
+
+    @_Once
+    def joint_travel(self) -> Array:
+        """How far the joints have moved in the control step [rad], shape (N, J)."""
+        return self.joint_pos - self._take(self._state.previous_joint_pos)
 
     @_Once
     def joint_vel(self) -> Array:
