@@ -13,7 +13,7 @@ from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationF
 from sim2real.sim.delays import DelaySpec, GroupDelay, Uniform
 from sim2real.sim.sensors import SensorSpec, SignalErrors
 from sim2real.tasks import StepResult, Task, TaskEnv, get_task, task_names
-from sim2real.tasks.base import FETCHED
+from sim2real.tasks.base import FETCHED, Motion
 from tests.core.public_models import public_model
 
 __all__ = ["FETCHED_TASKS", "TASKS", "Step", "actions", "copy_of", "make_env", "ranges_of", "run", "shaken", "task_of"]
@@ -69,6 +69,9 @@ def shaken(task: Task) -> Task:
     errors = dict((task.sensors or SensorSpec(signals={})).signals)
     errors["joint_pos"] = SignalErrors(noise=0.01, bias=0.01, bias_walk=0.02, dropout=0.1)
     often = (0.1, 0.3)
+    curriculum = task.curriculum
+    if curriculum is not None:
+        curriculum = msgspec.structs.replace(curriculum, change=_by_chance)
     return msgspec.structs.replace(
         task,
         sensors=SensorSpec(
@@ -80,7 +83,13 @@ def shaken(task: Task) -> Task:
         ),
         events=tuple(msgspec.structs.replace(event, period=often) for event in task.events),
         commands=None if task.commands is None else msgspec.structs.replace(task.commands, period=often),
+        curriculum=curriculum,
     )
+
+
+def _by_chance(motion: Motion) -> npt.NDArray[np.int64]:
+    """Two of three rise: whoever acts at random falls, and would stay on the lowest level."""
+    return np.where(np.remainder(1e4 * motion.base_pos[:, 0], 3.0) < 2.0, 1, -1)
 
 
 def make_env(task: Task, num_envs: int = 5, *, seed: int = 1, num_threads: int = 1) -> TaskEnv:
