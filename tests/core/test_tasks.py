@@ -142,7 +142,7 @@ def test_a_share_of_the_time_is_enough_where_the_goal_says_so() -> None:
 
 
 def test_unknown_task_says_what_there_is() -> None:
-    with pytest.raises(InputError, match="unknown; allowed: pendulum-swingup, .*; did you mean 'pendulum-swingup'"):
+    with pytest.raises(InputError, match=r"unknown; allowed: pendulum-swingup, .*; did you mean 'pendulum-swingup'"):
         get_task("pendulum-swing-up")
 
 
