@@ -15,6 +15,11 @@ import psutil
 import pytest
 
 from sim2real.bundle import Bundle
+from sim2real.errors import InputError
+from sim2real.robots import get_robot
+from sim2real.sim.scene import EMPTY
+from sim2real_hil.scenery import Scenery
+from sim2real_hil.video import Renderer
 from tests.edge import policies
 
 
@@ -73,3 +78,13 @@ def command(tmp_path: Path) -> Generator[Callable[..., Process]]:
             return Process(process)
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def gl() -> None:
+    """Something that draws without a screen."""
+    try:
+        with Renderer(Scenery(get_robot("pendulum"), EMPTY)):
+            pass
+    except InputError as error:
+        pytest.skip(f"nothing draws here: {error}")
