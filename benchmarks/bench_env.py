@@ -12,20 +12,16 @@ divide the call of `Batch.step` into several.
 from __future__ import annotations
 
 import statistics
-import time
 from typing import Final
-
-import numpy as np
 
 from sim2real import __version__
 from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
 from sim2real.tasks import TaskEnv, get_task
+from sim2real.tasks.bench_sim import alternate
 
 __all__ = ["measure"]
 
 NUM_ENVS: Final = 1024
-ROUNDS: Final = 300
-WARM_UP: Final = 30
 
 
 def measure() -> dict[str, float]:
@@ -43,37 +39,9 @@ def measure() -> dict[str, float]:
 def _share(ranges: RandomizationFile | None) -> tuple[float, float]:
     """Return median bare time over median control-step time, and control steps of all environments per second."""
     env = TaskEnv(get_task("pendulum-swingup"), NUM_ENVS, seed=0, randomization=ranges, num_threads=1, stagger=True)
-    physics = BarePhysics(env)
-    rng = np.random.default_rng(0)
-    actions = rng.uniform(-1.0, 1.0, (8, NUM_ENVS, 1)).astype(np.float32)
-    whole: list[int] = []
-    bare: list[int] = []
-    for number in range(WARM_UP + ROUNDS):
-        began = time.perf_counter_ns()
-        env.step(actions[number % len(actions)])
-        stepped = time.perf_counter_ns()
-        physics.step()
-        ended = time.perf_counter_ns()
-        if number >= WARM_UP:
-            whole.append(stepped - began)
-            bare.append(ended - stepped)
+    whole, bare, _ = alternate(env, seconds=6.0, seed=0)
     step = statistics.median(whole)
     return statistics.median(bare) / step, NUM_ENVS / (step * 1e-9)
-
-
-class BarePhysics:
-    """The bare physics of an environment's control step."""
-
-    def __init__(self, env: TaskEnv) -> None:
-        from sim2real.sim.mujoco import MujocoSim
-
-        assert isinstance(env.plant.sim, MujocoSim)
-        self._batch = env.plant.sim.batch
-        self._decimation = env.plant.decimation
-
-    def step(self) -> None:
-        """Advance by one control period."""
-        self._batch.step(nstep=self._decimation)
 
 
 def _ranges() -> RandomizationFile:

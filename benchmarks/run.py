@@ -40,6 +40,7 @@ def machine() -> dict[str, Value]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
+        "load_average_before": os.getloadavg()[0],
     }
 
 

@@ -27,7 +27,7 @@ from sim2real.tasks.base import Task, get_task
 from sim2real.tasks.env import TaskEnv
 from sim2real.tasks.profile import Profile, profiled_task
 
-__all__ = ["BenchSimArgs", "SizeResult", "measure", "run_bench_sim"]
+__all__ = ["BenchSimArgs", "SizeResult", "alternate", "measure", "random_actions", "run_bench_sim"]
 
 _MOST_ENVS: Final = 1_000_000
 _MOST_THREADS: Final = 1024
@@ -152,14 +152,14 @@ def _check(args: BenchSimArgs) -> None:
 def measure(task: Task, num_envs: int, args: BenchSimArgs) -> SizeResult:
     """Return the figures of `num_envs` environments."""
     env = _make_env(task, num_envs, args)
-    whole, bare, restarts = _alternate(env, _actions(env, args.seed), args.seconds)
-    step, physics = (statistics.median(blocks) / _BLOCK for blocks in (whole, bare))
+    whole, bare, restarts = alternate(env, args.seconds, args.seed)
+    step, physics = statistics.median(whole), statistics.median(bare)
     return SizeResult(
         num_envs=num_envs,
         steps_per_second=num_envs / (step * 1e-9),
         bare_steps_per_second=num_envs / (physics * 1e-9),
         share_of_bare=physics / step,
-        restarts_per_step=restarts / (len(whole) * _BLOCK),
+        restarts_per_step=restarts,
         memory_per_env=_memory_per_env(num_envs, args),
         blocks=len(whole),
         parts=_profile(task, num_envs, args) if args.profile else (),
@@ -170,16 +170,22 @@ def _make_env(task: Task, num_envs: int, args: BenchSimArgs) -> TaskEnv:
     return TaskEnv(task, num_envs, seed=args.seed, engine=args.engine, num_threads=args.threads, stagger=True)
 
 
-def _actions(env: TaskEnv, seed: int) -> npt.NDArray[np.float32]:
+def random_actions(env: TaskEnv, seed: int) -> npt.NDArray[np.float32]:
+    """Return some actions within ± 1 for all environments, shape (8, N, A)."""
     shape = (_ACTIONS, env.num_envs, env.action_size)
     return np.random.default_rng(seed).uniform(-1.0, 1.0, shape).astype(np.float32)
 
 
-def _alternate(env: TaskEnv, actions: npt.NDArray[np.float32], seconds: float) -> tuple[list[int], list[int], int]:
-    """Alternate blocks of whole and of bare control steps; return their times [ns], and how many episodes began."""
+def alternate(env: TaskEnv, seconds: float, seed: int) -> tuple[list[float], list[float], float]:
+    """Alternate blocks of whole and of bare control steps for about `seconds`.
+
+    Returns:
+        Time of a whole control step and of a bare one in each block [ns], and episodes that began per whole one.
+    """
+    actions = random_actions(env, seed)
     physics = _Physics(env, actions)
-    whole: list[int] = []
-    bare: list[int] = []
+    whole: list[float] = []
+    bare: list[float] = []
     restarts = blocks = 0
     end = time.monotonic()
     while blocks < _WARM_UP + _FEWEST or time.monotonic() < end:
@@ -192,11 +198,11 @@ def _alternate(env: TaskEnv, actions: npt.NDArray[np.float32], seconds: float) -
         ended = time.perf_counter_ns()
         spent = sum(physics.step(number) for number in block)
         if blocks >= _WARM_UP:
-            whole.append(ended - began)
-            bare.append(spent)
+            whole.append((ended - began) / _BLOCK)
+            bare.append(spent / _BLOCK)
             restarts += count
         blocks += 1
-    return whole, bare, restarts
+    return whole, bare, restarts / (len(whole) * _BLOCK)
 
 
 class _Physics:
@@ -232,7 +238,7 @@ def _profile(task: Task, num_envs: int, args: BenchSimArgs) -> tuple[PartResult,
     """Return where the time of a control step goes."""
     profile = Profile()
     env = _make_env(profiled_task(task, profile), num_envs, args)
-    actions = _actions(env, args.seed)
+    actions = random_actions(env, args.seed)
     for action in actions:
         env.step(action)
     profile.attach(env)
@@ -260,10 +266,10 @@ def _grown_per_env(num_envs: int, args: BenchSimArgs) -> float:
     task = get_task(args.task, args.robot)
     # What any number of environments needs, the libraries first of all, is there before the first look.
     small = _make_env(task, 1, args)
-    small.step(_actions(small, args.seed)[0])
+    small.step(random_actions(small, args.seed)[0])
     before = _resident_bytes()
     env = _make_env(task, num_envs, args)
-    env.step(_actions(env, args.seed)[0])
+    env.step(random_actions(env, args.seed)[0])
     return (_resident_bytes() - before) / num_envs
 
 
