@@ -75,8 +75,10 @@ class _Groups:
         self.given[rows] = True
 
     def redraw(self, rows: slice | EnvIds, rng: np.random.Generator | None) -> None:
-        """Draw the delays of new episodes in `rows`."""
-        rng = require_generator(rng, f"{self._what} delays are") if self._draws_episodes else self._unused
+        """Draw the delays of new episodes in `rows`; one that is fixed stays as it is."""
+        if not self._draws_episodes:
+            return
+        rng = require_generator(rng, f"{self._what} delays are")
         for index, draw in enumerate(self._samplers):
             self._draw(index, draw(rng, self.given[rows].shape), rows)
 

@@ -33,7 +33,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     def ground_height(self, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the ground's height [m] at world positions [m]; bilinear in a height field, level beyond its edge."""
         if self.terrain is None:
-            return np.zeros(np.broadcast_shapes(x.shape, y.shape))
+            return np.zeros(np.broadcast(x, y).shape)
         heights = self.terrain.heights
         rows, columns = heights.shape
         # A robot that has left the real numbers has no ground below it; any height will do.

@@ -229,18 +229,24 @@ class _SignalSensor:
     def _find_active(self) -> None:
         self._active = {field: bool(values.any()) for field, values in self._amounts.items()}
         self._is_biased = self._active["bias"] or self._active["bias_walk"]
+        # Episodes begin without what these were before, should they become active again.
+        if not self._is_biased:
+            self._bias[:] = 0.0
+        if not self._active["dropout"]:
+            self._has_last[:] = False
 
     def set_amount(self, field: str, values: Array, rows: Rows) -> None:
         self._amounts[field][rows, 0] = values
         self._find_active()
 
     def reset(self, rows: Rows, rng: np.random.Generator | None) -> None:
-        self._has_last[rows] = False
+        if self._active["dropout"]:
+            self._has_last[rows] = False
         if self._active["bias"]:
             rng = require_generator(rng, f"the bias of {self.name} is")
             limit = self._amounts["bias"][rows]
             self._bias[rows] = limit * rng.uniform(-1.0, 1.0, (len(limit), self._bias.shape[1]))
-        else:
+        elif self._is_biased:
             self._bias[rows] = 0.0
 
     def apply(self, values: Array, rows: Rows, rng: np.random.Generator | None) -> None:

@@ -68,16 +68,17 @@ def standing(
         joint_spread: Largest deviation [rad] of a joint from the default pose, within its limits.
         velocity_spread: Largest velocity of the base [m/s, rad/s] and of the joints [rad/s].
     """
-    limits = np.array([joint.position_limits or (-np.inf, np.inf) for joint in robot.joints])
+    low, high = np.array([joint.position_limits or (-np.inf, np.inf) for joint in robot.joints]).T
 
     @functools.cache
     def rest() -> Rest:
         return rest_of(robot)
 
     def start(rng: np.random.Generator, num: int) -> tuple[Array, Array]:
-        qpos, joints = np.tile(rest().qpos, (num, 1)), rest().joints
-        spread = qpos[:, joints] + rng.uniform(-joint_spread, joint_spread, (num, len(joints)))
-        qpos[:, joints] = np.clip(spread, limits[:, 0], limits[:, 1])
+        qpos, joints = np.empty((num, len(rest().qpos))), rest().joints
+        qpos[:] = rest().qpos
+        spread = rest().qpos[joints] + rng.uniform(-joint_spread, joint_spread, (num, len(joints)))
+        qpos[:, joints] = np.minimum(np.maximum(spread, low), high)
         half_heading = rng.uniform(-0.5 * np.pi, 0.5 * np.pi, num)
         qpos[:, 3], qpos[:, 6] = np.cos(half_heading), np.sin(half_heading)
         return qpos, rng.uniform(-velocity_spread, velocity_spread, (num, rest().num_velocities))
