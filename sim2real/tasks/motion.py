@@ -31,10 +31,9 @@ class _Once(Generic[_Value]):
         self.__doc__ = compute.__doc__
 
     def __get__(self, motion: Motion, owner: type[Motion]) -> _Value:
-        cache = motion.cache
-        if self._name not in cache:
-            cache[self._name] = self._compute(motion)
-        return cache[self._name]
+        # From now on the motion's own attribute of this name is found first.
+        value = motion.__dict__[self._name] = self._compute(motion)
+        return value
 
 
 class MotionState:
@@ -125,15 +124,17 @@ class Motion:
         rows: The environments; None: all.
     """
 
+    # What was computed lies in __dict__, alone.
+    __slots__ = ("__dict__", "_rows", "_sim", "_state")
+
     def __init__(self, state: MotionState, rows: npt.NDArray[np.intp] | None = None) -> None:
         self._state = state
         self._sim = state.sim
         self._rows = rows
-        self.cache: dict[str, Any] = {}
 
     def renew(self) -> None:
         """Forget what was computed: the simulation has moved."""
-        self.cache.clear()
+        self.__dict__.clear()
 
     def _take(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values if self._rows is None else values[self._rows]
