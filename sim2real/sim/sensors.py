@@ -27,7 +27,8 @@ __all__ = ["SensorModel", "SensorSpec", "SignalErrors"]
 Array = npt.NDArray[np.float64]
 Rows = slice | EnvIds
 
-_RANDOMIZABLE: Final = ("noise", "bias", "bias_walk", "dropout")
+_DISPLACEMENTS: Final = ("noise", "bias", "bias_walk")
+_RANDOMIZABLE: Final = (*_DISPLACEMENTS, "dropout")
 _TINY: Final = np.finfo(np.float64).tiny
 # A product of quaternions as a matrix of one factor times the other: which component is where, and with which sign.
 _FACTOR: Final = np.array([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
@@ -102,9 +103,9 @@ class SensorModel:
     def __init__(self, spec: SensorSpec, layout: SignalLayout, num_envs: int, control_period: float) -> None:
         for name in spec.signals:
             _check_name(f"sensor errors of {name!r}", name, layout.names)
+        self._displacements = _Displacements(spec.signals, layout, num_envs, control_period)
         self._signals = {
-            name: _SignalSensor(name, layout.slices[name], errors, num_envs, control_period)
-            for name, errors in spec.signals.items()
+            name: _SignalSensor(name, layout.slices[name], errors, num_envs) for name, errors in spec.signals.items()
         }
         self._amounts = {name: np.full(num_envs, float(getattr(spec, name))) for name in _MOUNTED}
         self._joint_pos = layout.slices["joint_pos"]
@@ -138,8 +139,9 @@ class SensorModel:
             limit = self._amounts["encoder_offset"][rows, None]
             offset = rng.uniform(-1.0, 1.0, (len(limit), self.encoder_offset.shape[1]))
             self.encoder_offset[rows] = limit * offset
+        self._displacements.reset(rows, rng)
         for sensor in self._signals.values():
-            sensor.reset(rows, rng)
+            sensor.reset(rows)
 
     def apply(self, signals: Array, rows: EnvIds | None, rng: np.random.Generator | None) -> None:
         """Turn exact measurements of `rows` (None: all), shape (n, S), into what the sensors say, in place."""
@@ -148,6 +150,7 @@ class SensorModel:
             self._turn(signals, chosen)
         if self.offsets_encoders:
             signals[:, self._joint_pos] += self.encoder_offset[chosen]
+        self._displacements.apply(signals, chosen, rng)
         for sensor in self._signals.values():
             sensor.apply(signals[:, sensor.columns], chosen, rng)
 
@@ -176,8 +179,10 @@ class SensorModel:
         highest = {"dropout": 1.0, "imu_tilt": math.pi, "encoder_offset": math.pi}.get(field, math.inf)
         if not np.all((values >= 0.0) & (values <= highest) & np.isfinite(values)):
             raise InputError(f"sensor.{name}: expected 0 to {highest:g}, got {values.min()} to {values.max()}")
-        if signal:
-            self._signals[signal].set_amount(field, values, rows)
+        if field in _DISPLACEMENTS:
+            self._displacements.set_amount(field, signal, values, rows)
+        elif signal:
+            self._signals[signal].set_dropout(values, rows)
         else:
             self._amounts[field][rows] = values
             self._find_active()
@@ -186,8 +191,8 @@ class SensorModel:
         """Return a copy of everything that later samples depend on."""
         state = {"mount": self._mount.copy(), "encoder_offset": self.encoder_offset.copy()}
         state |= {f"amount.{name}": values.copy() for name, values in self._amounts.items()}
-        for sensor in self._signals.values():
-            state |= sensor.snapshot()
+        for part in (self._displacements, *self._signals.values()):
+            state |= {name: values.astype(np.float64) for name, values in part.arrays().items()}
         return state
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -198,111 +203,146 @@ class SensorModel:
         self.encoder_offset[:] = snapshot["encoder_offset"]
         for name, values in self._amounts.items():
             values[:] = snapshot[f"amount.{name}"]
-        for sensor in self._signals.values():
-            sensor.restore(snapshot)
+        for part in (self._displacements, *self._signals.values()):
+            for name, values in part.arrays().items():
+                values[:] = snapshot[name]
+            part.find_active()
         self._find_active()
 
 
-class _SignalSensor:
-    """The errors of one signal in all environments."""
+class _Displacements:
+    """Noise and bias of all signals. They are drawn together: a draw for each signal costs more than its numbers."""
 
-    def __init__(self, name: str, columns: slice, errors: SignalErrors, num_envs: int, control_period: float) -> None:
+    def __init__(
+        self, signals: Mapping[str, SignalErrors], layout: SignalLayout, num_envs: int, control_period: float
+    ) -> None:
+        self._signals = signals
+        self._root_period = math.sqrt(control_period)
+        self._columns = {name: layout.slices[name] for name in signals}
+        # Elements of each signal; an attitude has three, of a rotation vector.
+        widths = [3 if name == "base_quat" else where.stop - where.start for name, where in self._columns.items()]
+        ends = np.cumsum(widths).tolist()
+        self._elements = {name: slice(end - width, end) for name, width, end in zip(signals, widths, ends, strict=True)}
+        self._amounts = {field: np.zeros((num_envs, sum(widths))) for field in _DISPLACEMENTS}
+        self._bias = np.zeros((num_envs, sum(widths)))
+        for name, errors in signals.items():
+            for field, amounts in self._amounts.items():
+                amounts[:, self._elements[name]] = getattr(errors, field)
+        self.find_active()
+
+    def find_active(self) -> None:
+        """Look for which errors there are."""
+        self._active = {field: bool(amounts.any()) for field, amounts in self._amounts.items()}
+        self._is_biased = self._active["bias"] or self._active["bias_walk"]
+        if not self._is_biased:
+            # Should there be biases again, episodes begin without what they were before.
+            self._bias[:] = 0.0
+
+    def set_amount(self, field: str, signal: str, values: Array, rows: Rows) -> None:
+        self._amounts[field][rows, self._elements[signal]] = values[:, None]
+        self.find_active()
+
+    def reset(self, rows: Rows, rng: np.random.Generator | None) -> None:
+        if self._active["bias"]:
+            limit = self._amounts["bias"][rows]
+            self._bias[rows] = limit * self._generator(rng, "bias").uniform(-1.0, 1.0, limit.shape)
+        elif self._is_biased:
+            self._bias[rows] = 0.0
+
+    def apply(self, signals: Array, rows: Rows, rng: np.random.Generator | None) -> None:
+        """Displace measurements of `rows`, shape (n, S), in place; the biases walk on."""
+        if self._active["bias_walk"]:
+            stride = self._amounts["bias_walk"][rows] * self._root_period
+            self._bias[rows] += stride * self._generator(rng, "bias_walk").standard_normal(stride.shape, np.float32)
+        if self._active["noise"]:
+            amount = self._amounts["noise"][rows]
+            error = amount * self._generator(rng, "noise").standard_normal(amount.shape, np.float32)
+            if self._is_biased:
+                error += self._bias[rows]
+        elif self._is_biased:
+            error = self._bias[rows]
+        else:
+            return
+        for name, columns in self._columns.items():
+            _displace(name, signals[:, columns], error[:, self._elements[name]])
+
+    def _generator(self, rng: np.random.Generator | None, field: str) -> np.random.Generator:
+        if rng is None:
+            names = [name for name, where in self._elements.items() if self._amounts[field][:, where].any()]
+            return require_generator(rng, f"the {field} of {', '.join(names)} is")
+        return rng
+
+    def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
+        """Return what later samples depend on; live."""
+        return {f"amount.{field}": amounts for field, amounts in self._amounts.items()} | {"bias": self._bias}
+
+
+def _displace(name: str, values: Array, error: Array) -> None:
+    """Add the error, shape (n, k), to a signal; attitudes turn instead."""
+    if name == "base_quat":
+        values[:] = _product(values, _quaternion(error))
+        return
+    values += error
+    if name == "projected_gravity":
+        values /= np.sqrt(np.einsum("ni,ni->n", values, values))[:, None]
+
+
+class _SignalSensor:
+    """What the converter and the bus do to one signal in all environments."""
+
+    def __init__(self, name: str, columns: slice, errors: SignalErrors, num_envs: int) -> None:
         self.name = name
         self.columns = columns
-        self._is_quaternion = name == "base_quat"
-        self._is_direction = name == "projected_gravity"
         self._step = errors.step
-        if self._is_quaternion and errors.step:
+        if name == "base_quat" and errors.step:
             raise InputError(
                 f"sensor.step of {name!r}: expected 0: rounded, it would be no quaternion; got {errors.step}"
             )
-        self._root_period = math.sqrt(control_period)
-        self._amounts = {field: np.full((num_envs, 1), float(getattr(errors, field))) for field in _RANDOMIZABLE}
         width = columns.stop - columns.start
-        self._bias = np.zeros((num_envs, 3 if self._is_quaternion else width))
+        self._dropout = np.full((num_envs, 1), errors.dropout)
         self._last = np.zeros((num_envs, width))
         self._has_last = np.zeros((num_envs, 1), np.bool_)
         # Joints have an encoder each; what else there is comes in one sample.
         self._samples = width if SIGNALS[name].per_joint else 1
-        self._find_active()
+        self.find_active()
 
-    def _find_active(self) -> None:
-        self._active = {field: bool(values.any()) for field, values in self._amounts.items()}
-        self._is_biased = self._active["bias"] or self._active["bias_walk"]
-        # Episodes begin without what these were before, should they become active again.
-        if not self._is_biased:
-            self._bias[:] = 0.0
-        if not self._active["dropout"]:
+    def find_active(self) -> None:
+        """Look for whether samples are dropped."""
+        self._drops = bool(self._dropout.any())
+        if not self._drops:
             self._has_last[:] = False
 
-    def set_amount(self, field: str, values: Array, rows: Rows) -> None:
-        self._amounts[field][rows, 0] = values
-        self._find_active()
+    def set_dropout(self, values: Array, rows: Rows) -> None:
+        self._dropout[rows, 0] = values
+        self.find_active()
 
-    def reset(self, rows: Rows, rng: np.random.Generator | None) -> None:
-        if self._active["dropout"]:
+    def reset(self, rows: Rows) -> None:
+        if self._drops:
             self._has_last[rows] = False
-        if self._active["bias"]:
-            rng = require_generator(rng, f"the bias of {self.name} is")
-            limit = self._amounts["bias"][rows]
-            self._bias[rows] = limit * rng.uniform(-1.0, 1.0, (len(limit), self._bias.shape[1]))
-        elif self._is_biased:
-            self._bias[rows] = 0.0
 
     def apply(self, values: Array, rows: Rows, rng: np.random.Generator | None) -> None:
-        if self._is_biased or self._active["noise"]:
-            self._displace(values, self._error(rows, rng))
         if self._step:
             values /= self._step
             np.rint(values, out=values)
             values *= self._step
-        if self._active["dropout"]:
+        if self._drops:
             self._drop(values, rows, rng)
-
-    def _error(self, rows: Rows, rng: np.random.Generator | None) -> Array:
-        """Bias and noise of this sample; the bias walks on."""
-        shape = self._bias[rows].shape
-        if self._active["bias_walk"]:
-            rng = require_generator(rng, f"the walk of {self.name}'s bias is")
-            stride = self._amounts["bias_walk"][rows] * self._root_period
-            self._bias[rows] += stride * rng.standard_normal(shape, np.float32)
-        if not self._active["noise"]:
-            return self._bias[rows]
-        noise = require_generator(rng, f"the noise of {self.name} is").standard_normal(shape, np.float32)
-        error = np.multiply(self._amounts["noise"][rows], noise, dtype=np.float64)
-        if self._is_biased:
-            error += self._bias[rows]
-        return error
-
-    def _displace(self, values: Array, error: Array) -> None:
-        """Add the error; attitudes turn instead."""
-        if self._is_quaternion:
-            values[:] = _product(values, _quaternion(error))
-            return
-        values += error
-        if self._is_direction:
-            values /= np.sqrt(np.einsum("ni,ni->n", values, values))[:, None]
 
     def _drop(self, values: Array, rows: Rows, rng: np.random.Generator | None) -> None:
         rng = require_generator(rng, f"the dropout of {self.name} is")
-        dropped = rng.random((len(values), self._samples), np.float32) < self._amounts["dropout"][rows]
+        dropped = rng.random((len(values), self._samples), np.float32) < self._dropout[rows]
         dropped &= self._has_last[rows]
         np.copyto(values, self._last[rows], where=dropped)
         self._last[rows] = values
         self._has_last[rows] = True
 
-    def _arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        state = {f"amount.{field}": values for field, values in self._amounts.items()}
-        state |= {"bias": self._bias, "last": self._last, "has_last": self._has_last}
-        return {f"{self.name}.{field}": values for field, values in state.items()}
-
-    def snapshot(self) -> Snapshot:
-        return {name: values.astype(np.float64) for name, values in self._arrays().items()}
-
-    def restore(self, snapshot: Snapshot) -> None:
-        for name, values in self._arrays().items():
-            values[:] = snapshot[name]
-        self._find_active()
+    def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
+        """Return what later samples depend on; live."""
+        return {
+            f"{self.name}.dropout": self._dropout,
+            f"{self.name}.last": self._last,
+            f"{self.name}.has_last": self._has_last,
+        }
 
 
 def _quaternion(rotation: Array) -> Array:
