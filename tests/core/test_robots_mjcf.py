@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,7 +154,12 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@given(quaternion=st.tuples(*[st.floats(-1.0, 1.0)] * 4).filter(lambda q: np.linalg.norm(q) > 0.1))
+# In thousandths: of a cylinder that leans by 1e-15, MuJoCo takes the lean's rounding errors for a direction.
+@given(
+    quaternion=st.tuples(*[st.integers(-1000, 1000).map(lambda n: n / 1000)] * 4).filter(
+        lambda q: sum(map(abs, q)) > 0.1
+    )
+)
 def test_base_height_is_where_mujoco_sees_it_touch(
     shape: str, quaternion: tuple[float, float, float, float], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
