@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sim2real.errors import InputError
+from sim2real.files import written_file
 
 __all__ = ["EngineName", "check_number", "check_seed", "check_writable"]
 
@@ -52,13 +53,14 @@ def check_writable(name: str, path: Path) -> None:
     An empty file is made beside it for a moment: permissions alone do not tell, e.g. on a read-only disk.
 
     Raises:
-        InputError: `path` is a folder, its name is too long, or its folder takes no files.
+        InputError: `path` is no plain file, its name is too long, or its folder takes no files.
     """
     try:
         if path.is_dir():
             raise InputError(f"{name} {path}: expected the path of a file, got a folder; add the file's name")
-        above = next(folder for folder in path.absolute().parents if folder.exists())
-        trial = above / f".{path.name}.{secrets.token_hex(4)}.partial"
+        target = written_file(path, f"{name} ")
+        above = next(folder for folder in target.absolute().parents if folder.exists())
+        trial = above / f".{target.name}.{secrets.token_hex(4)}.partial"
         trial.touch(exist_ok=False)
         trial.unlink()
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import Final
 
 from sim2real.errors import InputError
 
-__all__ = ["atomic_directory", "atomic_write", "read_bytes"]
+__all__ = ["atomic_directory", "atomic_write", "read_bytes", "written_file"]
 
 
 _MAX_BYTES: Final = 1 << 30
@@ -65,21 +65,51 @@ def _failed(path: Path, error: OSError) -> InputError:
     )
 
 
+def written_file(path: Path, name: str = "") -> Path:
+    """Return the file that writing to `path` makes or replaces: `path`, or what the link there leads to.
+
+    Args:
+        path: Where to write.
+        name: What the error begins with, e.g. ``"--out "``.
+
+    Raises:
+        InputError: A device, a pipe or a socket is there: a rename would take its place.
+        OSError: It cannot be told what is there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        # A folder is an error of its own to whoever writes.
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise InputError(
+                f"{name}{path}: expected the path of a plain file, got {_kind(mode)}; choose another place"
+            )
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Generator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends well and vanishes when it does not.
 
+    Where a link is there, the file that it leads to is replaced, and the link stays.
+
     Raises:
-        InputError: The file could not be written (no space, no permission, a folder in its place).
+        InputError: The file could not be written (no space, no permission, a folder, a device or a pipe in its place).
     """
-    partial = _beside(path)
     try:
+        target = written_file(path)
+        partial = _beside(target)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             yield partial
             _sync(partial)
-            partial.replace(path)
-            _sync(path.parent)
+            partial.replace(target)
+            _sync(target.parent)
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:

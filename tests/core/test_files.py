@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sim2real.arguments import check_writable
 from sim2real.errors import InputError
 from sim2real.files import atomic_directory, atomic_write, read_bytes
 from sim2real.signing import load_signing_key
@@ -28,6 +30,7 @@ with {writer}(Path(sys.argv[1])) as partial:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
+from sim2real.arguments import check_writable
 from sim2real.errors import InputError
 from sim2real.files import atomic_write
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -138,3 +141,49 @@ def test_a_file_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
         file.truncate((1 << 30) + 1)
     with pytest.raises(InputError, match="expected at most 1073741824 bytes, got 1073741825"):
         read_bytes(path, "log")
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_what_is_no_plain_file_is_refused_and_stays(tmp_path: Path, kind: str, through_a_link: bool) -> None:
+    target = tmp_path / "target"
+    if kind == "pipe":
+        os.mkfifo(target)
+    else:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.relpath(target))
+    before = target.stat()
+    path = tmp_path / "link" if through_a_link else target
+    if through_a_link:
+        path.symlink_to(target)
+    with pytest.raises(InputError, match=f"expected the path of a plain file, got a {kind}"), atomic_write(path):
+        pytest.fail("nothing is to be written")
+    with pytest.raises(InputError, match=f"--out .*: expected the path of a plain file, got a {kind}"):
+        check_writable("--out", path)
+    assert (target.stat().st_ino, target.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert len(list(tmp_path.iterdir())) == 1 + through_a_link
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "target", tmp_path / "link"
+    link.symlink_to("elsewhere/target")
+    if there:
+        target.write_text("old")
+    check_writable("--out", link)
+    with atomic_write(link) as partial:
+        partial.write_text("new")
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert target.read_text() == "new"
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+
+def test_a_link_that_leads_nowhere_is_refused_in_one_line(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("link")
+    with pytest.raises(InputError, match=r"cannot be written \(.*symbolic links"), atomic_write(link):
+        pytest.fail("nothing is to be written")
+    with pytest.raises(InputError, match=r"cannot be written \(.*symbolic links"):
+        check_writable("--out", link)
