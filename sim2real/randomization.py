@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sim2real import __version__
 from sim2real.errors import InputError
 from sim2real.files import atomic_write, read_bytes
 
@@ -29,6 +30,7 @@ __all__ = [
     "LogRecord",
     "ParameterRange",
     "RandomizationFile",
+    "no_ranges",
     "read_randomization",
     "sample",
     "validate",
@@ -274,6 +276,21 @@ def _correlation(covariance: Covariance) -> Floats:
     matrix = np.array(covariance.matrix)
     deviation = np.sqrt(np.diag(matrix))
     return matrix / deviation[:, None] / deviation
+
+
+def no_ranges(robot: str) -> RandomizationFile:
+    """Return a file that names no parameter of `robot`: everything is nominal."""
+    return RandomizationFile(
+        schema_version=SCHEMA_VERSION,
+        robot=robot,
+        toolkit_version=__version__,
+        parameters=(),
+        covariance=None,
+        log_parameters=(),
+        logs=(),
+        fit_position_mae=0.0,
+        held_out=(),
+    )
 
 
 def without_delays(content: RandomizationFile) -> RandomizationFile:

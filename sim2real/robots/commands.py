@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import tyro
 
 from sim2real.command import Outcome
 from sim2real.robots.base import Robot, RobotJoint, RobotParameter, get_robot, robot_names
@@ -17,7 +18,7 @@ __all__ = ["RobotsArgs", "run_robots"]
 class RobotsArgs:
     """List the robots, or describe one: joints with limits, gains and default pose, mass, feet, parameters."""
 
-    robot: str | None = None
+    robot: tyro.conf.Positional[str | None] = None
     """Describe this one: a name from the list, the path of an MJCF, or menagerie:NAME."""
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sim2real.errors import InputError
 from sim2real.extras import require
 from sim2real.robots.base import Robot, RobotJoint
+from sim2real.robots.quiet import silence_mujoco
 
 __all__ = ["VELOCITY_LIMIT", "robot_from_menagerie", "robot_from_mjcf"]
 
@@ -135,6 +136,7 @@ def robot_from_menagerie(name: str) -> Robot:
 def _compile(path: Path) -> tuple[Any, mujoco.MjModel]:
     if not path.is_file():
         raise InputError(f"robot {str(path)!r}: no such file; expected an MJCF, or a name that `sim2real robots` lists")
+    silence_mujoco()
     try:
         spec = mujoco.MjSpec.from_file(str(path))
         return spec, spec.compile()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sim2real.errors import InputError
 from sim2real.robots import Robot
+from sim2real.robots.quiet import silence_mujoco
 from sim2real.sim.scene import HeightField, Scene
 
 __all__ = ["FOOT_FORCE", "GROUND", "foot_object", "load_model"]
@@ -50,7 +51,7 @@ def load_model(
     Raises:
         InputError: The file is no MJCF, or lacks a joint, a foot or the free joint of the robot.
     """
-    _silence()
+    silence_mujoco()
     try:
         spec = mujoco.MjSpec.from_file(str(robot.mjcf))
     except ValueError as error:
@@ -217,16 +218,6 @@ def _sense_foot(robot: Robot, spec: mujoco.MjSpec, foot: str) -> None:
         objname=foot,
         intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), _NET_FORCE, 1],
     )
-
-
-def _silence() -> None:
-    """Let MuJoCo keep its warnings of unstable simulations to itself, in this whole process.
-
-    Of each it would write a line to the console and one to MUJOCO_LOG.TXT in the working directory; they stay counted.
-    """
-    config = mujoco.MjLogConfig.get()
-    config.logto_file = config.logto_console = False
-    config.set()
 
 
 def _one_line(error: Exception) -> str:

@@ -177,6 +177,8 @@ def get_task(name: str, robot: str | None = None) -> Task:
     Raises:
         InputError: There is no such task, what a package gives is not one, or the robot cannot do it.
     """
+    if name.startswith(("gym:", "envpool:")):
+        raise InputError(f"task {name!r}: environments of others are for sim2real train alone; expected one of ours")
     task = plugins.load("task", _BUILT_IN, name)
     if not isinstance(task, Task):
         raise InputError(f"task {name!r}: expected a sim2real.tasks.Task, got {type(task).__name__}")

@@ -20,7 +20,7 @@ from sim2real.errors import InputError
 from sim2real.randomization import RandomizationFile, read_randomization
 from sim2real.tasks.base import Task, get_task, task_names
 from sim2real.tasks.env import TaskEnv
-from sim2real.tasks.ranges import check_robot
+from sim2real.tasks.ranges import check_robot, with_own_ranges
 
 try:
     import gymnasium
@@ -49,7 +49,9 @@ class EnvOptions(msgspec.Struct, frozen=True, kw_only=True):
     noise: bool = True
     """Whether measurements and commands have the task's errors and delays."""
     randomization: RandomizationFile | str | Path | None = None
-    """Ranges from which each episode's physics is drawn, or the file that holds them; None: nominal physics."""
+    """Ranges from which each episode's physics is drawn beside the task's own, or the file that holds them."""
+    nominal: bool = False
+    """Whether physics is the nominal robot's in every episode."""
     episode_length: float | None = None
     """Time [s] after which an episode is cut off; None: the task's."""
 
@@ -209,6 +211,7 @@ def _make_env(task: str | Task, num_envs: int, rng: np.random.Generator, options
     task = get_task(task) if isinstance(task, str) else task
     given = options.randomization
     ranges = read_randomization(Path(given)) if isinstance(given, (str, Path)) else given
+    ranges = None if options.nominal else with_own_ranges(ranges, task)
     if ranges is not None:
         check_robot(ranges, task.robot, task.scene)
     return TaskEnv(

@@ -7,21 +7,23 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from sim2real.errors import InputError
-from sim2real.randomization import DELAYS, INERTIA, ParameterRange, RandomizationFile, validate
+from sim2real.randomization import DELAYS, INERTIA, ParameterRange, RandomizationFile, no_ranges, validate
 from sim2real.robots import Robot
 from sim2real.robots.drives import check_parameter
 from sim2real.sim.delays import MAX_DELAY
 from sim2real.sim.inertia import nominal_inertia
 from sim2real.sim.ranges import DRIVE, SENSOR, Nominal, Resolved, absolute, resolve
 from sim2real.sim.scene import EMPTY, Scene
+from sim2real.tasks.base import Task
 
 if TYPE_CHECKING:
     from mujoco import MjModel
 
-__all__ = ["check_robot"]
+__all__ = ["check_robot", "with_own_ranges"]
 
 _LARGEST: Final = 1e6
 """No parameter of a robot is larger, in SI units; values beyond overflow in the simulation."""
@@ -53,8 +55,55 @@ def check_robot(content: RandomizationFile, robot: Robot, scene: Scene = EMPTY) 
     nominal = _model_of(robot, scene)
     found = resolve(content, robot, nominal)
     for index, each in enumerate(found):
+        _check_unit(f"randomization.parameters[{index}] {each.parameter.name}", each.parameter, robot)
         _check(f"randomization.parameters[{index}] {each.parameter.name}", each, robot, nominal)
     _check_moments(found, nominal)
+
+
+def _check_unit(path: str, parameter: ParameterRange, robot: Robot) -> None:
+    """A range of the robot's own parameter is in its unit, or says none."""
+    for known in robot.parameters:
+        if parameter.name == known.name and parameter.unit not in ("", known.unit):
+            raise InputError(f"{path}: unit: expected {known.unit!r}, the robot's own, got {parameter.unit!r}")
+
+
+def with_own_ranges(content: RandomizationFile | None, task: Task) -> RandomizationFile | None:
+    """Return the ranges that episodes of `task` draw from: those of `content`, and the task's own of all else.
+
+    A range of the task gives way where one of `content` acts on the same place of the model.
+
+    Returns:
+        None: neither has any, and physics is nominal.
+    """
+    if content is None:
+        if not task.ranges:
+            return None
+        content = no_ranges(task.robot.name)
+    taken = [place for parameter in content.parameters for place in _places(task.robot, parameter.name)]
+    own = tuple(
+        parameter
+        for parameter in task.ranges
+        if not any(_meet(place, other) for place in _places(task.robot, parameter.name) for other in taken)
+    )
+    return msgspec.structs.replace(content, parameters=(*content.parameters, *own))
+
+
+def _places(robot: Robot, name: str) -> tuple[str, ...]:
+    """Places in the model that a parameter sets; a name that the robot has not is one itself."""
+    known = {parameter.name for parameter in robot.parameters}
+    return robot.parameter(name).places if name in known else (name,)
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether two places are the same, or one is the whole inertia of a body and the other a part of it."""
+    if one == other:
+        return True
+    for whole, part in ((one, other), (other, one)):
+        field, _, body = part.partition("/")
+        named = whole.removeprefix(INERTIA).partition("[")[0]
+        if whole.startswith(INERTIA) and field.startswith("body_") and body.partition("[")[0] == named:
+            return True
+    return False
 
 
 def _model_of(robot: Robot, scene: Scene) -> Nominal:

@@ -42,6 +42,7 @@ EXTRAS_OF = {
 }
 DISTRIBUTION_OF = {
     "zmq": "pyzmq",
+    "zstandard": "mcap",
     "glfw": "mujoco",
     "warp": "warp-lang",
     "mujoco_warp": "mujoco-warp",
@@ -169,6 +170,10 @@ def imports(path: Path) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.partition(".")[0])
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("require", "extras.require"):
+            module = node.args[0]
+            assert isinstance(module, ast.Constant)
+            names.add(str(module.value).partition(".")[0])
     return names - {"__future__", "typing_extensions"}  # the latter is for type checkers only
 
 

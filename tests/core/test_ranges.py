@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sim2real.errors import InputError
-from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, sample
-from sim2real.robots import Robot, RobotJoint, RobotParameter
+from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, no_ranges, sample
+from sim2real.robots import Robot, RobotJoint, RobotParameter, get_robot
 from sim2real.robots.drives import Drive, Friction
 from sim2real.sim.inertia import apply_inertia, nominal_inertia, perturbed
 from sim2real.sim.mujoco import MujocoSim
@@ -22,7 +22,7 @@ from sim2real.sim.ranges import Randomizer
 from sim2real.sim.scene import FLAT
 from sim2real.tasks import TaskEnv, get_task
 from sim2real.tasks.base import unpublished
-from sim2real.tasks.ranges import check_robot
+from sim2real.tasks.ranges import check_robot, with_own_ranges
 
 # The box's inertia lies along its joint's frame, through its origin: MuJoCo leaves all products out for such a body,
 # until they are there.
@@ -215,7 +215,8 @@ def test_an_environment_takes_relative_draws_for_what_they_are() -> None:
 
 
 def test_gymnasiums_users_get_no_physics_that_cannot_be() -> None:
-    weightless = msgspec.structs.replace(file(drawn("mass", 0.0, 1.0)), robot="pendulum")
+    mass = msgspec.structs.replace(drawn("mass", 0.0, 1.0), unit="kg")
+    weightless = msgspec.structs.replace(file(mass), robot="pendulum")
     with pytest.raises(InputError, match=r"mass: expected a range > 0, got low 0\.0"):
         gymnasium.make_vec("sim2real.tasks.gym_env:sim2real/PendulumSwingup-v0", num_envs=2, randomization=weightless)
 
@@ -331,3 +332,33 @@ def test_the_model_of_the_tests_has_a_simple_body(tmp_path: Path) -> None:
     """What the comparison with a compiled model is for: plain MuJoCo does hold the box for simple."""
     model = mujoco.MjModel.from_xml_path(str(robot(tmp_path).mjcf))
     assert model.body_simple[mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, "box")]
+
+
+def test_a_tasks_own_range_gives_way_where_a_file_sets_the_same_place() -> None:
+    """By whatever name: the robot's own, a place, or a body's whole inertia."""
+    task = get_task("go2-velocity-flat")
+    whole = with_own_ranges(None, task)
+    assert whole is not None
+    assert whole.parameters == task.ranges
+
+    def names(name: str, operation: str) -> list[str]:
+        one = msgspec.structs.replace(
+            task.ranges[0], name=name, operation=operation, nominal=0.5, low=0.4, high=0.6, unit=""
+        )
+        merged = with_own_ranges(msgspec.structs.replace(no_ranges("go2"), parameters=(one,)), task)
+        assert merged is not None
+        check_robot(merged, task.robot, task.scene)
+        return [each.name for each in merged.parameters]
+
+    own = [each.name for each in task.ranges]
+    assert set(own) - set(names("geom_friction/FL_foot[0]", "set")) == {"foot_friction"}
+    assert set(own) - set(names("dof_damping/FL_hip_joint", "set")) == {"hip_damping"}
+    assert set(own) - set(names("opt.viscosity", "set")) == set()
+    assert set(own) - set(names("inertia/base", "add")) == {"base_mass", "base_com_x", "base_com_y"}
+
+
+def test_a_range_in_another_unit_is_refused() -> None:
+    mass = get_task("go2-velocity-flat").ranges[0]
+    grams = msgspec.structs.replace(no_ranges("go2"), parameters=(msgspec.structs.replace(mass, unit="g"),))
+    with pytest.raises(InputError, match=r"parameters\[0\] base_mass: unit: expected 'kg', the robot's own, got 'g'"):
+        check_robot(grams, get_robot("go2"))

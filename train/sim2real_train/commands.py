@@ -47,13 +47,15 @@ class TrainArgs:
     out: Path
     """Folder of the run."""
     robot: str | None = None
-    """Another robot to do the task with: a name from `sim2real robots`, a path to an MJCF, or menagerie:NAME."""
+    """Another model of the task's robot: a path to an MJCF, menagerie:NAME, or a name from `sim2real robots`. Its
+    physics is simulated; gains, ratings and default pose are the task's."""
     engine: EngineName = "mujoco"
     """Which simulator: mujoco on the CPU, mujoco_warp on an NVIDIA GPU, newton for a comparison."""
     randomization: Path | None = None
-    """Ranges that each episode's physics is drawn from, from `sim2real calib fit`; without it, the nominal robot."""
+    """Ranges that each episode's physics is drawn from, e.g. of `sim2real calib fit`, beside the task's own of what the
+    file does not name."""
     latency: Path | None = None
-    """Delays of commands as a bench measured them (`latency.json` of `sim2real hil run`), for --command-delay."""
+    """Delays of commands as a bench measured them, in place of --command-delay: latency.json of `sim2real hil run`."""
     iterations: int | None = None
     """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps. Without
     this and the other settings of learning, those that suit the task."""
@@ -122,9 +124,13 @@ class EvaluateArgs:
     policy: tyro.conf.Positional[Path]
     """A bundle, or the checkpoint folder of a run."""
     randomization: Path | None = None
-    """Ranges that the plants are drawn from, from `sim2real calib fit`; without it, the nominal robot."""
+    """Ranges that the plants are drawn from, e.g. of `sim2real calib fit`, beside the task's own of what the file does
+    not name."""
+    nominal: bool = False
+    """Judge the nominal robot: draw from no ranges."""
     latency: Path | None = None
-    """Delays of commands as a bench measured them (`latency.json` of `sim2real hil run`), for RANDOMIZATION's own."""
+    """Delays of commands as a bench measured them, in place of those of RANDOMIZATION: latency.json of
+    `sim2real hil run`."""
     starts: int = 256
     """Number of episodes."""
     min_success: float = 0.95
@@ -154,17 +160,20 @@ def run_train(args: TrainArgs) -> Outcome:
         summary=(
             f"trained {result.task}: {result.iterations} iterations, {result.env_steps:,} control steps, "
             f"{result.wall_seconds:.0f} s on {result.num_workers} workers\n"
-            f"success on {verdict.starts} plants of the training ranges: {verdict.success_rate:.1%} "
-            f"({verdict.criterion})\n"
+            f"success in {verdict.starts} episodes: {verdict.success_rate:.1%} ({verdict.criterion}); mean return "
+            f"{verdict.mean_return:.1f}\n"
             f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}"
         ),
     )
 
 
 def _instability(diverged: int, out: Path) -> str:
+    """Say how many simulations were begun anew, and how to look at the first of them."""
     if not diverged:
         return ""
-    return f"\n{diverged} simulations became unstable and were begun anew; see sim2real replay {out}/diverged/…"
+    dumps = sorted((out / "diverged").glob("*/*.npz"))
+    look = f"; look at one: sim2real replay {dumps[0]}" if dumps else ""
+    return f"\n{diverged} simulations became unstable and were begun anew{look}"
 
 
 def _settings(args: TrainArgs) -> Preset:
@@ -253,6 +262,7 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
 
     from sim2real.randomization import read_randomization, without_delays
     from sim2real.sim.delays import MAX_DELAY, delay_from_latency
+    from sim2real.tasks.ranges import with_own_ranges
     from sim2real_train.evaluate import evaluate
     from sim2real_train.subject import load_subject
 
@@ -262,21 +272,27 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
         raise InputError(f"--min-success: expected a number from 0 to 1, got {args.min_success}")
     # The network is small: on a second thread it waits more than it computes, four times as long on a busy machine.
     torch.set_num_threads(1)
+    if args.nominal and args.randomization is not None:
+        raise InputError("--nominal: draws from no ranges; leave out --randomization")
     policy, task = load_subject(args.policy)
-    ranges = None if args.randomization is None else read_randomization(args.randomization)
+    given = None if args.randomization is None else read_randomization(args.randomization)
+    ranges = None if args.nominal else with_own_ranges(given, task)
+    plants = "the nominal plant" if ranges is None else f"plants drawn from {len(ranges.parameters)} ranges"
     if args.latency is not None:
         task = msgspec.structs.replace(task, delays=delay_from_latency(args.latency, longest=MAX_DELAY))
         ranges = None if ranges is None else without_delays(ranges)
+        plants += ", commands as late as measured"
     result = evaluate(policy, task, starts=args.starts, seed=args.seed, randomization=ranges)
     passed = result.success_rate >= args.min_success
     low, high = result.success_interval
-    plants = "the nominal plant" if ranges is None else "plants drawn from the calibrated ranges"
+    told = {"passed": passed, "min_success": args.min_success, "plants": plants, "seed": args.seed, "task": task.name}
     return Outcome(
         passed=passed,
-        result=result,
+        result=msgspec.structs.asdict(result) | told,
         summary=(
             f"{'pass' if passed else 'FAIL'}: {result.successes} of {result.starts} starts on {plants} succeed: "
-            f"{result.success_rate:.1%} (95 % interval {low:.1%} to {high:.1%}; asked for {args.min_success:.0%})\n"
+            f"{result.success_rate:.1%} (95 % interval {low:.1%} to {high:.1%}; asked for {args.min_success:.0%}); "
+            f"mean return {result.mean_return:.1f}\n"
             f"success: {result.criterion}\n"
             f"time to the goal: median {_seconds(result.median_time)}, 95th percentile {_seconds(result.p95_time)}"
         ),

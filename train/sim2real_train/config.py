@@ -6,11 +6,11 @@ import hashlib
 
 import msgspec
 
-from sim2real import __version__
 from sim2real.arguments import EngineName
-from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, without_delays
+from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, no_ranges, without_delays
 from sim2real.sim.delays import DelaySpec
 from sim2real.tasks import Task
+from sim2real.tasks.ranges import with_own_ranges
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 
@@ -52,20 +52,9 @@ def training_ranges(config: TrainConfig, task: Task) -> RandomizationFile:
 
     A calibration knows the robot's own delay. The runtime, the wire and the machine add theirs.
     """
-    ranges = config.randomization or RandomizationFile(
-        schema_version=2,
-        robot=task.robot.name,
-        toolkit_version=__version__,
-        parameters=(),
-        covariance=None,
-        log_parameters=(),
-        logs=(),
-        fit_position_mae=0.0,
-        held_out=(),
-    )
+    ranges = with_own_ranges(config.randomization, task) or no_ranges(task.robot.name)
     if config.delays is not None:
-        measured = without_delays(ranges)
-        return msgspec.structs.replace(measured, parameters=_with_own(measured.parameters, task))
+        return without_delays(ranges)
     low, high = config.command_delay
     for parameter in ranges.parameters:
         if parameter.name == COMMAND_DELAY:
@@ -83,10 +72,4 @@ def training_ranges(config: TrainConfig, task: Task) -> RandomizationFile:
         delays="command",
     )
     kept = tuple(parameter for parameter in ranges.parameters if parameter.name != COMMAND_DELAY)
-    return msgspec.structs.replace(ranges, parameters=(*_with_own(kept, task), delay))
-
-
-def _with_own(parameters: tuple[ParameterRange, ...], task: Task) -> tuple[ParameterRange, ...]:
-    """Return ranges with the task's own of what they do not name."""
-    known = {parameter.name for parameter in parameters}
-    return (*parameters, *(parameter for parameter in task.ranges if parameter.name not in known))
+    return msgspec.structs.replace(ranges, parameters=(*kept, delay))

@@ -29,6 +29,8 @@ def check_task(config: TrainConfig) -> None:
         InputError: Not so; or physics is configured for a foreign environment, which has its own.
     """
     if is_foreign(config.task):
+        if config.engine != "mujoco":
+            raise InputError(f"{config.task}: has its own physics; leave out --engine")
         for option in ("robot", "randomization", "delays"):
             if getattr(config, option) is not None:
                 raise InputError(
