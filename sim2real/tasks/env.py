@@ -28,6 +28,11 @@ __all__ = ["FASTEST", "TaskEnv"]
 
 FASTEST: Final = 1e4
 """A generalised velocity [m/s, rad/s] that no robot reaches: beyond it a simulation has diverged."""
+LARGEST: Final = 1e15
+"""An action that no policy means: beyond it, as where it is no number, its simulation counts as diverged.
+
+Squares of such actions, and of differences of them, fit into the float32 that policies compute in.
+"""
 _NOBODY: Final = np.zeros(0, np.intp)
 
 
@@ -48,7 +53,8 @@ class TaskEnv:
 
     Attributes:
         motion: The true motion, which rewards look at.
-        diverged: How many simulations have become unstable and were begun anew.
+        diverged: How many simulations have become unstable, or were given an action that is no number, and were begun
+            anew.
         levels: Level of the curriculum of each environment, shape (N,).
     """
 
@@ -145,11 +151,15 @@ class TaskEnv:
         return self.observation
 
     def step(self, action: npt.NDArray[np.float32]) -> StepResult:
-        """Apply actions, shape (N, A), for one control period; ended episodes start anew."""
+        """Apply actions, shape (N, A), for one control period; ended episodes start anew.
+
+        A row that holds what is not a number, or more than `LARGEST`, ends its own episode as diverged: with zero
+        reward and zero final observations.
+        """
         result = self._result
-        diverged = self._simulate(action)
         # What is huge or no number is in the row of a diverged simulation, which is begun anew below.
         with np.errstate(over="ignore", invalid="ignore"):
+            diverged = self._simulate(action)
             self._judge(diverged)
             self._happen()
             self._observe(action)
@@ -172,9 +182,14 @@ class TaskEnv:
         self.motion.renew()
         qpos, qvel = self.plant.sim.qpos, self.plant.sim.qvel
         # Written so that what is not a number counts as diverged. All together are cheaper to look at than each.
-        if np.einsum("ij,ij->", qvel, qvel) < FASTEST**2 and np.einsum("ij,ij->", qpos, qpos) < np.inf:
+        if (
+            np.einsum("ij,ij->", qvel, qvel) < FASTEST**2
+            and np.einsum("ij,ij->", qpos, qpos) < np.inf
+            and np.einsum("ij,ij->", action, action) < LARGEST**2
+        ):
             return _NOBODY
-        return np.flatnonzero(~((np.abs(qvel).max(axis=1) < FASTEST) & np.isfinite(qpos).all(axis=1)))
+        moves = (np.abs(qvel).max(axis=1) < FASTEST) & np.isfinite(qpos).all(axis=1)
+        return np.flatnonzero(~(moves & (np.abs(action).max(axis=1) < LARGEST)))
 
     def _judge(self, diverged: npt.NDArray[np.intp]) -> None:
         """Reward the step and see whether episodes end with it."""

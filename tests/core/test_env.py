@@ -254,18 +254,36 @@ def test_a_world_that_leaves_the_numbers_does_not_disturb_the_others(task: Task,
         assert replay(dump, shaken(task)).steps == dump.facts.step + 1
 
 
-def test_an_action_that_is_no_number_spoils_its_own_world_alone(task: Task) -> None:
-    bad, good = (TaskEnv(task, 4, seed=1, noise=False) for _ in range(2))
-    calm = np.zeros((4, bad.action_size), np.float32)
-    wrong = calm.copy()
-    wrong[1] = np.nan
-    bad.step(wrong)
-    good.step(calm)
-    for _ in range(5):
-        bad.step(calm)
-        good.step(calm)
-        assert np.array_equal(bad.plant.sim.qpos[[0, 2, 3]], good.plant.sim.qpos[[0, 2, 3]])
-        assert np.isfinite(bad.plant.sim.qpos).all()
+@pytest.mark.parametrize("value", [np.nan, np.inf, -3e38])
+def test_an_action_that_is_no_number_ends_its_own_episode_alone(task: Task, value: float, tmp_path: Path) -> None:
+    """One element of one row is enough. The other run's episode ends in the same steps by its time limit."""
+    bad, good = (
+        TaskEnv(shaken(task), 4, seed=1, randomization=ranges_of(task), dump_folder=tmp_path) for _ in range(2)
+    )
+    others = np.array([0, 2, 3])
+    for step, action in enumerate(0.1 * actions(bad, 12)):
+        wrong = action.copy()
+        if step in (3, 7):
+            wrong[1, -1] = value
+            good.episode_step[1] = good.episode_steps - 1
+        first, second = copy_of(bad, bad.step(wrong)), copy_of(good, good.step(action))
+        assert all(np.isfinite(values).all() for values in first)
+        if step in (3, 7):
+            row = first.done_ids.tolist().index(1)
+            assert first.terminated[1]
+            assert not first.truncated[1]
+            assert not first.reward_terms[:, 1].any()
+            assert not first.final_observation[row].any()
+            assert not first.final_critic_observation[row].any()
+        for name in ("observation", "critic_observation", "reward", "terminated", "truncated", "qpos", "qvel"):
+            one, two = getattr(first, name)[others], getattr(second, name)[others]
+            assert np.array_equal(one, two), (step, name)
+    assert (bad.diverged, good.diverged) == (2, 0)
+    assert np.isfinite(list(bad.term_means().values())).all()
+    dumps = [read_dump(path) for path in sorted(tmp_path.iterdir())]
+    assert [(dump.facts.env, dump.facts.step) for dump in dumps] == [(1, 3), (1, 3)]
+    if np.isnan(value):
+        assert all(np.isnan(dump.command[-1]).any() and np.isfinite(dump.command[:-1]).all() for dump in dumps)
 
 
 def test_levels_rise_and_fall_and_whoever_passes_the_last_begins_at_any() -> None:
