@@ -19,6 +19,7 @@ from sim2real.sim.plant import Plant
 from sim2real.sim.ranges import Randomizer
 from sim2real.tasks.base import Array, Motion, Task, unpublished
 from sim2real.tasks.dump import Episode, StateRing, write_dump
+from sim2real.tasks.env_checks import as_action, check_generator, check_state, check_whole, steps_of_episode
 from sim2real.tasks.motion import MotionState
 from sim2real.tasks.schedule import Schedule
 from sim2real.tasks.starts import put_down
@@ -51,6 +52,9 @@ class TaskEnv:
         stagger: Start the first episodes at random ages, so that they do not all end together.
         dump_folder: Where the last states of a diverged simulation go, for `sim2real replay`; None: nowhere.
 
+    Raises:
+        InputError: A number is out of its range, or the robot does not fit the task or the engine.
+
     Attributes:
         motion: The true motion, which rewards look at.
         diverged: How many simulations have become unstable, or were given an action that is no number, and were begun
@@ -74,13 +78,17 @@ class TaskEnv:
         stagger: bool = False,
         dump_folder: Path | None = None,
     ) -> None:
+        check_whole("num_envs", num_envs, 1)
+        check_whole("seed", seed, 0)
+        check_whole("num_threads", num_threads, 0)
         self.task = task
         self.num_envs = num_envs
         self.seed = seed
         self.engine: EngineName = engine
         self.contract: PolicyContract = task.contract(unpublished(task))
         self.control_period = self.contract.timing.control_period_ns * 1e-9
-        self.episode_steps = round((episode_length or task.episode_length) / self.control_period)
+        length = task.episode_length if episode_length is None else episode_length
+        self.episode_steps = steps_of_episode(length, self.control_period)
         sim = make_sim(
             self.contract, num_envs, robot=task.robot, engine=engine, scene=task.scene, num_threads=num_threads
         )
@@ -142,8 +150,13 @@ class TaskEnv:
         return self._critic
 
     def reset(self, seed: int | None = None) -> npt.NDArray[np.float32]:
-        """Start a new episode everywhere, from a new generator if a seed is given; return the first observations."""
+        """Start a new episode everywhere, from a new generator if a seed is given; return the first observations.
+
+        Raises:
+            InputError: The seed is no whole number from 0 on.
+        """
         if seed is not None:
+            check_whole("seed", seed, 0)
             self.seed = seed
             self._rng = np.random.default_rng(seed)
             self.levels[:] = 0
@@ -155,7 +168,11 @@ class TaskEnv:
 
         A row that holds what is not a number, or more than `LARGEST`, ends its own episode as diverged: with zero
         reward and zero final observations.
+
+        Raises:
+            InputError: The actions have another shape, or are no real floating point numbers.
         """
+        action = as_action(action, self.motion_state.action.shape)
         result = self._result
         # What is huge or no number is in the row of a diverged simulation, which is begun anew below.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -327,7 +344,13 @@ class TaskEnv:
         return arrays, dict(self._rng.bit_generator.state)
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]], generator: Mapping[str, Any]) -> None:
-        """Continue exactly from what `state` returned."""
+        """Continue exactly from what `state` returned.
+
+        Raises:
+            InputError: It is the state of another task, engine or number of environments; nothing is changed.
+        """
+        check_state(self.state()[0], arrays)
+        check_generator(self._rng, generator)
         names = ("plant", "observer", "mapper", "motion", "schedule", "env")
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in names}
         for name, values in arrays.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -284,6 +285,80 @@ def test_an_action_that_is_no_number_ends_its_own_episode_alone(task: Task, valu
     assert [(dump.facts.env, dump.facts.step) for dump in dumps] == [(1, 3), (1, 3)]
     if np.isnan(value):
         assert all(np.isnan(dump.command[-1]).any() and np.isfinite(dump.command[:-1]).all() for dump in dumps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "num_envs: expected a whole number of at least 1, got 0"),
+        ({"num_envs": 2.0}, "num_envs: expected a whole number of at least 1, got 2.0"),
+        ({"num_envs": True}, "num_envs: expected a whole number of at least 1, got True"),
+        ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
+        ({"seed": None}, "seed: expected a whole number of at least 0, got None"),
+        ({"num_threads": -1}, "num_threads: expected a whole number of at least 0, got -1"),
+        *(
+            ({"episode_length": length}, f"episode_length: expected a time of at least one control period.*{length!r}")
+            for length in (0, 0.0, 1e-4, -1.0, float("nan"), float("inf"), "long")
+        ),
+    ],
+)
+def test_arguments_out_of_their_range(arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"num_envs": 1, "seed": 0, **arguments}
+    with pytest.raises(InputError, match=f"^{message}"):
+        TaskEnv(task_of("pendulum-swingup"), **given)
+
+
+def test_an_episode_may_be_one_step() -> None:
+    task = task_of("pendulum-swingup")
+    seed: Any = np.int64(3)
+    period = TaskEnv(task, 1, seed=seed, num_threads=0).control_period
+    env = TaskEnv(task, 1, seed=0, episode_length=period)
+    assert all(env.step(np.zeros((1, 1), np.float32)).truncated[0] for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (np.zeros((1, 1), np.float32), r"expected shape \(2, 1\), one row per environment, got \(1, 1\)"),
+        (np.zeros(2, np.float32), r"expected shape \(2, 1\), .* got \(2,\)"),
+        (np.zeros((2, 2), np.float32), r"expected shape \(2, 1\), .* got \(2, 2\)"),
+        (None, r"expected shape \(2, 1\), .* got \(\)"),
+        ([[None], [0.0]], "expected real floating point numbers, e.g. float32, got object"),
+        ([[1.0], [0.0, 1.0]], "got rows of different lengths"),
+        (np.zeros((2, 1), np.complex64), "got complex64"),
+        (np.zeros((2, 1), np.int64), "got int64"),
+        (np.zeros((2, 1), np.bool_), "got bool"),
+    ],
+)
+def test_actions_of_another_shape_or_kind(action: Any, message: str) -> None:
+    """And nothing of such a step has happened."""
+    env, other = (TaskEnv(task_of("pendulum-swingup"), 2, seed=0) for _ in range(2))
+    with pytest.raises(InputError, match=f"^action: .*{message}"):
+        env.step(action)
+    calm = np.zeros((2, 1), np.float32)
+    doubles: Any = calm.astype(np.float64)
+    assert copy_of(env, env.step(doubles)).bits() == copy_of(other, other.step(calm)).bits()
+
+
+def test_a_state_of_something_else_changes_nothing() -> None:
+    env = TaskEnv(task_of("go2-velocity-flat"), 2, seed=0)
+    arrays, generator = copy.deepcopy(env.state())
+    other = {name: values for name, values in arrays.items() if name != "mapper/previous"}
+    wrong: list[tuple[tuple[Any, Any], str]] = [
+        (TaskEnv(task_of("pendulum-swingup"), 2, seed=0).state(), "another task, engine or number"),
+        (TaskEnv(task_of("go2-velocity-flat"), 3, seed=0).state(), r"expected shape \(2.*got \(3"),
+        ((other, generator), "lacks 'mapper/previous'"),
+        (({**arrays, "new": np.zeros(2)}, generator), "has an unknown 'new'"),
+        (({**arrays, "env/levels": np.zeros(2)}, generator), "env/levels: expected int64, got float64"),
+        ((arrays, np.random.MT19937(0).state), "expected that of a PCG64 generator"),
+        ((arrays, {}), "expected that of a PCG64 generator"),
+    ]
+    for (given, drawn), message in wrong:
+        with pytest.raises(InputError, match=f"^state: .*{message}"):
+            env.load_state(given, drawn)
+        after, drawn_after = env.state()
+        assert drawn_after == generator
+        assert all(np.array_equal(after[name], values) for name, values in arrays.items())
 
 
 def test_levels_rise_and_fall_and_whoever_passes_the_last_begins_at_any() -> None:
