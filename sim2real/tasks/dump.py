@@ -42,6 +42,7 @@ _TARGETS: Final = EFFORT + 1
 """The first rows of a command block, which are targets; the others, gains, are the contract's in every step."""
 _SOLVER: Final = ("act", "qacc_warmstart")
 """Of what MuJoCo's next step depends on beside positions and velocities, the part that our models have."""
+_KNOWN_STATE: Final = ("qpos", "qvel", *_SOLVER)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,8 @@ class DumpFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Dump(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a file."""
 
+    path: Path
+    """The file, for errors."""
     facts: DumpFacts
     state: dict[str, Array]
     """State before each control step: ``qpos``, shape (T, nq), ``qvel``, shape (T, nv), and the solver's own."""
@@ -227,7 +230,8 @@ def read_dump(path: Path) -> Dump:
     """Read the file.
 
     Raises:
-        InputError: It cannot be read, is truncated, is something else, or its parts do not fit each other.
+        InputError: It cannot be read, is truncated, is something else, its parts do not fit each other, or it says what
+            no run writes.
     """
     data = read_bytes(path, "dump")
     try:
@@ -236,37 +240,59 @@ def read_dump(path: Path) -> Dump:
             raise BundleError(f"it has no {_FACTS}")
         facts = msgspec.json.decode(members.pop(_FACTS), type=DumpFacts)
         validate(facts.contract)
-        return _assemble(facts, read_npz(pack(members), finite=False))
-    except (BundleError, msgspec.DecodeError) as error:
+        return _assemble(path, facts, read_npz(pack(members), finite=False))
+    except (BundleError, msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"dump {path}: {error}; expected a whole file diverged-<n>.npz of a training run") from error
 
 
-def _assemble(facts: DumpFacts, arrays: dict[str, npt.NDArray[Any]]) -> Dump:
+def _assemble(path: Path, facts: DumpFacts, arrays: dict[str, npt.NDArray[Any]]) -> Dump:
+    for name, number in (("seed", facts.seed), ("env", facts.env), ("step", facts.step)):
+        if number < 0:
+            raise BundleError(f"{name}: expected at least 0, got {number}")
     target = _take(arrays, "target", (None, _TARGETS, len(facts.contract.joints)))
     steps = len(target)
     command = np.zeros((steps, COMMAND_ROWS, target.shape[2]))
     command[:, :_TARGETS] = target
     command[:, KP] = [joint.kp for joint in facts.contract.joints]
     command[:, KD] = [joint.kd for joint in facts.contract.joints]
-    qpos, qvel = (_take(arrays, _STATE + name, (steps, None)) for name in ("qpos", "qvel"))
-    states = {name: _take(arrays, name, (steps, None)) for name in arrays if name.startswith(_STATE)}
+    state = _states(arrays, steps)
     return Dump(
+        path=path,
         facts=facts,
-        state={name.removeprefix(_STATE): values for name, values in states.items()},
-        written=_take(arrays, "written", (steps,)),
+        state=state,
+        written=_take(arrays, "written", (steps,), np.bool_),
         command=command,
-        final_qpos=_take(arrays, "final_qpos", qpos.shape[1:]),
-        final_qvel=_take(arrays, "final_qvel", qvel.shape[1:]),
+        final_qpos=_take(arrays, "final_qpos", state["qpos"].shape[1:]),
+        final_qvel=_take(arrays, "final_qvel", state["qvel"].shape[1:]),
         plant={name.removeprefix(_PLANT): values for name, values in arrays.items() if name.startswith(_PLANT)},
     )
 
 
-def _take(arrays: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-    """Return an array that must be there, of `shape`; None fits any length but 0."""
+def _states(arrays: Mapping[str, npt.NDArray[Any]], steps: int) -> dict[str, Array]:
+    """Return the state before each step, by name; only what is before the last step may be no number."""
+    names = dict.fromkeys(("qpos", "qvel"))
+    names |= dict.fromkeys(name.removeprefix(_STATE) for name in arrays if name.startswith(_STATE))
+    states: dict[str, Array] = {}
+    for name in names:
+        if name not in _KNOWN_STATE:
+            raise BundleError(f"array {_STATE + name!r} is unknown, expected states of {', '.join(_KNOWN_STATE)}")
+        states[name] = _take(arrays, _STATE + name, (steps, None))
+        wrong = np.flatnonzero(~np.isfinite(states[name][:-1]).all(axis=1))
+        if len(wrong):
+            raise BundleError(f"array {_STATE + name!r} is not finite before step {wrong[0]} of {steps}: none ran on")
+    return states
+
+
+def _take(
+    arrays: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int | None, ...], dtype: type = np.float64
+) -> npt.NDArray[Any]:
+    """Return an array that must be there, of `shape` and `dtype`; None fits any length but 0."""
     if name not in arrays:
         raise BundleError(f"it has no array {name!r}")
     found = arrays[name].shape
     fits = [have == want if want is not None else have > 0 for have, want in zip(found, shape, strict=False)]
     if len(found) != len(shape) or not all(fits):
         raise BundleError(f"array {name!r} has shape {found}, expected {shape}")
+    if arrays[name].dtype != dtype:
+        raise BundleError(f"array {name!r} is of {arrays[name].dtype}, expected {np.dtype(dtype)}")
     return arrays[name]

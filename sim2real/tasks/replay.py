@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from sim2real.layout import POSITION
 from sim2real.sim.delays import MAX_DELAY
 from sim2real.sim.engines import ENGINES, make_sim
 from sim2real.sim.plant import Plant
-from sim2real.tasks.base import Task
+from sim2real.tasks.base import Task, unpublished
 from sim2real.tasks.dump import Dump
 from sim2real.tasks.env import FASTEST
 
@@ -35,6 +35,12 @@ _MODEL: Final = "model."
 """Of an engine's snapshot, the fields of the model that environments have of their own."""
 _COMMAND_DELAY: Final = "plant.commands.delay"
 _ENCODER_OFFSET: Final = "plant.sensors.encoder_offset"
+_PARAMETERS: Final = (
+    *(_MODEL, _COMMAND_DELAY, _ENCODER_OFFSET, "gains"),
+    *("plant.sensors.amount.", "plant.sensors.bias", "plant.sensors.mount"),
+    *("drives.effort_limit", "drives.rotor_inertia"),
+)
+"""Of a plant's snapshot, what stays as it is whatever the robot does: numbers in every run."""
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,21 +123,30 @@ def _longest_delay(dump: Dump, task: Task) -> float:
     return float(np.max(dump.plant.get(_COMMAND_DELAY, 0.0)))
 
 
+def _refused(dump: Dump, why: str) -> InputError:
+    return InputError(f"dump {dump.path}: {why}")
+
+
 def _rebuild(dump: Dump, task: Task) -> Plant:
     """Return the plant of the dump, in its oldest state, with its physics, delays and drives."""
     facts = dump.facts
     if (facts.task, facts.robot) != (task.name, task.robot.name):
-        raise InputError(
-            f"the dump is of task {facts.task} and robot {facts.robot}, got {task.name} and {task.robot.name}; "
-            "name the robot with --robot"
+        raise _refused(
+            dump,
+            f"is of task {facts.task} and robot {facts.robot}, got {task.name} and {task.robot.name}; "
+            "name the robot with --robot",
         )
     if facts.engine not in ENGINES:
-        raise InputError(f"engine {facts.engine!r} of the dump: unknown here; expected one of {', '.join(ENGINES)}")
+        raise _refused(dump, f"engine {facts.engine!r}: unknown here; expected one of {', '.join(ENGINES)}")
+    own = task.contract(unpublished(task))
+    if told := _difference(msgspec.structs.replace(facts.contract, identity=own.identity), own, "contract"):
+        raise _refused(dump, f"{told}; the task or its robot has been changed since, or the file has")
     has_errors = any(name.startswith("plant.sensors.") for name in dump.plant)
     sim = make_sim(facts.contract, 1, robot=task.robot, engine=facts.engine, scene=task.scene)
     plant = Plant(facts.contract, sim, sensors=task.sensors if has_errors else None, delays=task.delays)
     if (sim.qpos.shape[1:], sim.qvel.shape[1:]) != (dump.final_qpos.shape, dump.final_qvel.shape):
-        raise InputError(f"the dump's states do not fit robot {facts.robot}: it has been changed since")
+        raise _refused(dump, f"its states do not fit robot {facts.robot}: it has been changed since")
+    _check_solver(plant, dump)
     _restore(plant, dump)
     plant.drives.reset(None)
     _resume(plant, dump, 0)
@@ -139,17 +154,60 @@ def _rebuild(dump: Dump, task: Task) -> Plant:
     return plant
 
 
+def _difference(found: object, own: object, path: str) -> str:
+    """Return where `found` differs first from the task's `own`, and how; empty: nowhere."""
+    if isinstance(found, msgspec.Struct) and isinstance(own, msgspec.Struct) and type(found) is type(own):
+        pairs = [(f"{path}.{name}", getattr(found, name), getattr(own, name)) for name in own.__struct_fields__]
+    elif isinstance(found, tuple) and isinstance(own, tuple):
+        ours, theirs = cast("tuple[Any, ...]", own), cast("tuple[Any, ...]", found)
+        if len(ours) != len(theirs):
+            return f"{path}: the task's has {len(ours)} items, the file's {len(theirs)}"
+        pairs = [(f"{path}[{index}]", *pair) for index, pair in enumerate(zip(theirs, ours, strict=True))]
+    else:
+        return "" if found == own else f"{path}: the task's is {own!r}, the file's {found!r}"
+    return next(filter(None, (_difference(theirs, ours, where) for where, theirs, ours in pairs)), "")
+
+
+def _check_solver(plant: Plant, dump: Dump) -> None:
+    snapshot = plant.sim.snapshot()
+    for name, values in dump.state.items():
+        if name in snapshot and snapshot[name].shape[1:] != values.shape[1:]:
+            raise _refused(
+                dump, f"array 'state/{name}' has {values.shape[1]} values, expected {snapshot[name].shape[1]}"
+            )
+
+
 def _restore(plant: Plant, dump: Dump) -> None:
     """Give the plant every parameter that the dump's had: of the model, the delays, the sensors and the drives."""
     snapshot = plant.snapshot()
+    given: dict[str, npt.NDArray[Any]] = {}
     for name, values in dump.plant.items():
-        known = name in snapshot or name.startswith(_MODEL)
-        if known and not name.startswith(_ON_THE_WAY) and np.isfinite(values).all():
-            snapshot[name] = values.astype(np.float64)
+        if name not in snapshot and not name.startswith(_MODEL):
+            raise _refused(dump, f"array 'plant/{name}' is unknown to task {dump.facts.task}: changed since?")
+        if name.startswith(_PARAMETERS) and not np.isfinite(values).all():
+            raise _refused(dump, f"array 'plant/{name}' is not finite, as in no run")
+        if not name.startswith(_ON_THE_WAY) and np.isfinite(values).all():
+            given[name] = values.astype(np.float64)
+    delay = given.get(_COMMAND_DELAY, np.zeros(1))
+    if not (delay.min(initial=0.0) >= 0.0 and delay.max(initial=0.0) <= MAX_DELAY):
+        raise _refused(dump, f"array 'plant/{_COMMAND_DELAY}': expected 0 to {MAX_DELAY} s, got {delay.tolist()}")
+    _check_shapes(dump, given, {name: snapshot[name] for name in given if name in snapshot})
     try:
-        plant.restore(snapshot)
+        plant.restore(snapshot | given)
     except (ValueError, AttributeError) as error:
-        raise InputError(f"the dump's physics do not fit task {dump.facts.task}: changed since? ({error})") from error
+        raise _refused(dump, f"its physics do not fit task {dump.facts.task}: changed since? ({error})") from error
+    # Fields of the model have a shape once there is one for every environment; one number would fill any.
+    _check_shapes(dump, given, plant.snapshot())
+
+
+def _check_shapes(dump: Dump, given: dict[str, npt.NDArray[Any]], own: dict[str, Array]) -> None:
+    for name, values in own.items():
+        if name in given and given[name].shape != values.shape:
+            raise _refused(
+                dump,
+                f"its physics do not fit task {dump.facts.task}: changed since? (array 'plant/{name}' has shape "
+                f"{given[name].shape}, expected {values.shape})",
+            )
 
 
 def _begin(plant: Plant, dump: Dump) -> None:

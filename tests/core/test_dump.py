@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,63 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     refused(arrays | {"state/qacc_warmstart": arrays["state/qacc_warmstart"][1:]}, "array 'state/qacc_warmstart'")
     refused(arrays | {"target": arrays["target"][:0]}, "array 'target'")
     assert isinstance(read_dump(next(tmp_path.glob("diverged-*"))), Dump)
+
+
+def altered(
+    data: bytes, facts: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
+) -> bytes:
+    """A whole file, with hashes that fit, that says something else."""
+    members = unpack(data)
+    told = json.loads(members.pop("dump.json")) | (facts or {})
+    return pack(
+        {
+            **unpack(write_npz(read_npz(pack(members), finite=False) | (arrays or {}))),
+            "dump.json": json.dumps(told).encode(),
+        }
+    )
+
+
+def nan_in(row: int) -> npt.NDArray[np.float64]:
+    values = np.zeros((5, 1))
+    values[row] = np.nan
+    return values
+
+
+@pytest.mark.parametrize("name", ["seed", "env", "step"])
+def test_numbers_that_no_run_counts_are_refused(tmp_path: Path, whole: bytes, name: str) -> None:
+    path = tmp_path / "d.npz"
+    path.write_bytes(altered(whole, facts={name: -1}))
+    with pytest.raises(InputError, match=f"d.npz: {name}: expected at least 0, got -1"):
+        read_dump(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"state/qvel": nan_in(2)}, "'state/qvel' is not finite before step 2 of 5"),
+        ({"state/wings": np.zeros((5, 1))}, "'state/wings' is unknown, expected states of qpos, qvel"),
+        ({"written": np.zeros(5)}, "'written' is of float64, expected bool"),
+        ({"target": np.zeros((5, 3, 1), np.float32)}, "'target' is of float32, expected float64"),
+        ({"state/qpos": np.zeros((5, 1), np.int64)}, "'state/qpos' is of int64, expected float64"),
+    ],
+)
+def test_arrays_that_no_run_writes_are_refused(
+    tmp_path: Path, whole: bytes, arrays: dict[str, npt.NDArray[Any]], told: str
+) -> None:
+    path = tmp_path / "d.npz"
+    path.write_bytes(altered(whole, arrays=arrays))
+    with pytest.raises(InputError, match=f"d.npz: array {told}"):
+        read_dump(path)
+
+
+def test_the_last_state_may_be_no_number(tmp_path: Path, whole: bytes) -> None:
+    path = tmp_path / "d.npz"
+    path.write_bytes(altered(whole, arrays={"state/qvel": nan_in(4)}))
+    assert np.isnan(read_dump(path).state["qvel"][-1]).all()
+
+
+def test_json_of_endless_depth_is_refused_in_one_line(tmp_path: Path, whole: bytes) -> None:
+    path = tmp_path / "d.npz"
+    path.write_bytes(pack({**unpack(whole), "dump.json": b'{"parameters": ' + b"[" * 100_000}))
+    with pytest.raises(InputError, match=r"d\.npz: .*; expected a whole file"):
+        read_dump(path)

@@ -185,12 +185,53 @@ def test_the_wrong_task_is_refused(tmp_path: Path) -> None:
 def test_an_engine_that_is_unknown_here_is_refused(tmp_path: Path) -> None:
     dump = diverge(tmp_path, PENDULUM, 3)
     facts = msgspec.structs.replace(dump.facts, engine="another")
-    with pytest.raises(InputError, match="engine 'another' of the dump: unknown here; expected one of mujoco"):
+    with pytest.raises(InputError, match="engine 'another': unknown here; expected one of mujoco"):
         replay(msgspec.structs.replace(dump, facts=facts), PENDULUM)
 
 
 def test_physics_of_another_shape_are_refused(tmp_path: Path) -> None:
     dump = diverge(tmp_path, PENDULUM, 3, randomization=ranges("pendulum", mass=(0.6, 0.8)))
     plant = {**dump.plant, "model.body_mass": np.ones((1, 17))}
-    with pytest.raises(InputError, match="the dump's physics do not fit task pendulum-swingup"):
+    with pytest.raises(InputError, match="its physics do not fit task pendulum-swingup"):
         replay(msgspec.structs.replace(dump, plant=plant), PENDULUM)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("model.body_mass", np.full((1, 2), np.nan), "'plant/model.body_mass' is not finite"),
+        ("model.body_mass", np.ones((1, 1)), "its physics do not fit .*'plant/model.body_mass' has shape"),
+        ("plant.sensors.bias", np.zeros((1, 1)), "its physics do not fit .*'plant/plant.sensors.bias' has shape"),
+        ("plant.commands.delay", np.full((1, 1), np.nan), "'plant/plant.commands.delay' is not finite"),
+        ("plant.commands.delay", np.full((1, 1), -0.01), "expected 0 to 0.1 s"),
+        ("plant.commands.delay", np.full((1, 1), 5.0), "expected 0 to 0.1 s"),
+        ("plant.commands.wings", np.ones((1, 1)), "'plant/plant.commands.wings' is unknown"),
+    ],
+)
+def test_a_plant_that_no_run_had_is_refused(tmp_path: Path, name: str, values: np.ndarray, told: str) -> None:
+    dump = diverge(tmp_path, PENDULUM, 3)
+    with pytest.raises(InputError, match=told) as refused:
+        replay(msgspec.structs.replace(dump, plant={**dump.plant, name: values}), PENDULUM)
+    assert "diverged-0.npz" in str(refused.value)
+
+
+def test_a_solver_state_of_another_robot_is_refused(tmp_path: Path) -> None:
+    dump = diverge(tmp_path, PENDULUM, 3)
+    state = {**dump.state, "qacc_warmstart": np.zeros((4, 7))}
+    with pytest.raises(InputError, match="'state/qacc_warmstart' has 7 values, expected 1"):
+        replay(msgspec.structs.replace(dump, state=state), PENDULUM)
+
+
+def test_a_contract_that_is_not_the_tasks_is_refused_and_what_differs_named(tmp_path: Path) -> None:
+    dump = diverge(tmp_path, PENDULUM, 3)
+    contract = dump.facts.contract
+    period = msgspec.structs.replace(contract.timing, control_period_ns=contract.timing.control_period_ns * 2)
+    stiff = (msgspec.structs.replace(contract.joints[0], kp=99.0), *contract.joints[1:])
+    for changed, told in (
+        (msgspec.structs.replace(contract, timing=period), r"contract\.timing\.control_period_ns: the task's is"),
+        (msgspec.structs.replace(contract, joints=stiff), r"contract\.joints\[0\]\.kp: .* the file's 99\.0"),
+        (msgspec.structs.replace(contract, joints=contract.joints * 2), r"contract\.joints: .* 1 items, the file's 2"),
+    ):
+        facts = msgspec.structs.replace(dump.facts, contract=changed)
+        with pytest.raises(InputError, match=rf"diverged-0\.npz: {told}"):
+            replay(msgspec.structs.replace(dump, facts=facts), PENDULUM)
