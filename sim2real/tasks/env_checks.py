@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,11 @@ def steps_of_episode(length: object, control_period: float) -> int:
     Raises:
         InputError: It is no finite time of at least one control period [s].
     """
-    is_number = isinstance(length, (int, float, np.integer, np.floating)) and not isinstance(length, bool)
-    # A period is written in whole nanoseconds and as a float here: the last digits may differ.
-    if is_number and control_period * (1.0 - 1e-9) <= float(length) < math.inf:
-        return round(float(length) / control_period)
+    if isinstance(length, (int, float, np.integer, np.floating)) and not isinstance(length, bool):
+        seconds = float(cast("float", length))
+        # Whoever computes the period may have other last digits than we.
+        if control_period * (1.0 - 1e-9) <= seconds < math.inf:
+            return round(seconds / control_period)
     raise InputError(
         f"episode_length: expected a time of at least one control period, {control_period:g} s, or None for the "
         f"task's, got {length!r}"

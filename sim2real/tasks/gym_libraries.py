@@ -14,13 +14,34 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real import extras
-from sim2real.errors import InputError
+from sim2real.errors import InputError, Sim2RealError
 
-__all__ = ["EnvPool", "Environments", "Gymnasium", "Ids", "Tree"]
+__all__ = ["EnvPool", "Environments", "Gymnasium", "Ids", "Tree", "foreign"]
 
 Ids = npt.NDArray[np.intp]
 Tree = Any
 """Observations as a library gives them: an array, shape (N, …), or a dictionary of such arrays."""
+
+
+@contextlib.contextmanager
+def foreign(name: str, doing: str) -> Generator[None]:
+    """Turn whatever an environment of others raises into one line that names it.
+
+    Args:
+        name: Of the environment.
+        doing: What it was asked to do: ``make``, ``reset`` or ``step``.
+
+    Raises:
+        InputError: It raised something, or gave what cannot be taken as numbers.
+    """
+    try:
+        yield
+    except Sim2RealError:
+        raise
+    # Code that is not ours may raise anything, and the person needs to know whose fault it is.
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"environment {name!r}: its {doing} failed ({what})") from error
 
 
 class Environments(ABC):

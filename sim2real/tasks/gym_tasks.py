@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
-from sim2real.tasks.gym_libraries import Environments, EnvPool, Gymnasium, Ids, Tree
+from sim2real.tasks.env_checks import as_action
+from sim2real.tasks.gym_libraries import Environments, EnvPool, Gymnasium, Ids, Tree, foreign
 from sim2real.tasks.vector import Array, StepResult
 
 __all__ = ["LIBRARIES", "GymTaskEnv", "GymTaskSpec", "is_foreign"]
@@ -62,8 +63,8 @@ class GymTaskEnv:
         num_threads: Threads of EnvPool.
 
     Raises:
-        InputError: There is no such environment, its spaces are not of numbers, or it cannot start an episode within
-            the step that ends one.
+        InputError: There is no such environment, its spaces are not of numbers, it fails, what it observes is not
+            finite, or it cannot start an episode within the step that ends one.
         MissingExtraError: The library is not installed.
 
     Attributes:
@@ -81,10 +82,11 @@ class GymTaskEnv:
         self._num_threads = num_threads
         self._steps = 0
         self._envs = self._open()
-        first = self._envs.reset()
         self._policy = _Reader.of_policy(name, self._envs.observation_space)
-        self._critic = _Reader.of_critic(name, self._envs.observation_space, self._policy, first)
         self._actions = _ActionScale(name, self._envs.action_space)
+        with foreign(name, "reset"):
+            first = self._envs.reset()
+            self._critic = _Reader.of_critic(name, self._envs.observation_space, self._policy, first)
         self.spec = GymTaskSpec(
             name=name,
             observation_size=self._policy.size,
@@ -113,7 +115,8 @@ class GymTaskEnv:
             final_critic_observation=np.zeros((0, self._critic.size), np.float32),
             reward_terms=reward[None],
         )
-        self._observe(first, self._everyone)
+        with foreign(name, "reset"):
+            self._observe(first, self._everyone)
 
     @classmethod
     def check(cls, name: str) -> GymTaskSpec:
@@ -138,18 +141,33 @@ class GymTaskEnv:
         return self._critic_observation
 
     def step(self, action: npt.NDArray[np.float32]) -> StepResult:
-        """Apply actions, shape (N, A), for one step; ended episodes start anew."""
+        """Apply actions, shape (N, A), for one step; ended episodes start anew.
+
+        Raises:
+            InputError: The actions have another shape or kind; or the environment fails, or gives what has another
+                shape than its spaces say or is not finite.
+        """
+        taken = self._actions.scaled(as_action(action, (self.num_envs, self.action_size)))
+        with foreign(self.name, "step"):
+            observation, reward, terminated, truncated, info = self._envs.step(taken)
+            self._steps += 1
+            self._judge(reward, terminated, truncated)
+            self._figures.add(self._result.reward, info)
+            self._observe(observation, self._everyone)
+            self._renew(observation, info)
+        return self._result
+
+    def _judge(self, reward: Any, terminated: Any, truncated: Any) -> None:
+        """Keep the rewards, and which episodes ended."""
         result = self._result
-        observation, reward, terminated, truncated, info = self._envs.step(self._actions.scaled(action))
-        self._steps += 1
+        for what, values in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+            if np.shape(values) != (self.num_envs,):
+                raise ValueError(f"{what}: expected shape {(self.num_envs,)}, got {np.shape(values)}")
         result.reward[:] = reward
+        self._check_finite("reward", result.reward[:, None])
         result.terminated[:] = terminated
         np.logical_and(truncated, ~result.terminated, out=result.truncated)
         result.done_ids = np.flatnonzero(result.terminated | result.truncated)
-        self._figures.add(result.reward, info)
-        self._observe(observation, self._everyone)
-        self._renew(observation, info)
-        return result
 
     def _renew(self, observation: Tree, info: Mapping[str, Any]) -> None:
         """Keep the last observations of ended episodes, and start new ones in their place."""
@@ -159,14 +177,31 @@ class GymTaskEnv:
             result.final_critic_observation = result.final_critic_observation[:0]
             return
         final, first = self._envs.renew(ids, observation, info)
-        result.final_observation = self._policy.read(final)
-        result.final_critic_observation = self._critic.read(final)
+        result.final_observation = self._read(self._policy, final, ids)
+        result.final_critic_observation = self._read(self._critic, final, ids)
         self._observe(first, ids)
 
     def _observe(self, observation: Tree, rows: Ids) -> None:
-        self._observation[rows] = self._policy.read(observation)
+        self._observation[rows] = self._read(self._policy, observation, rows)
         if self._critic_observation is not self._observation:
-            self._critic_observation[rows] = self._critic.read(observation)
+            self._critic_observation[rows] = self._read(self._critic, observation, rows)
+
+    def _read(self, reader: _Reader, observation: Tree, rows: Ids) -> npt.NDArray[np.float32]:
+        """Return what `reader` sees of `rows`, shape (n, size); all of it finite."""
+        values = reader.read(observation)
+        if values.shape != (len(rows), reader.size):
+            raise ValueError(f"observation: expected {(len(rows), reader.size)} numbers, got {values.shape}")
+        self._check_finite("observation", values)
+        return values
+
+    def _check_finite(self, what: str, values: npt.NDArray[Any]) -> None:
+        """Check values, shape (n, …); the sum of all is cheaper to look at than each, but may be infinite itself."""
+        if np.isfinite(np.einsum("ij->", values)) or np.isfinite(values).all():
+            return
+        raise InputError(
+            f"environment {self.name!r}: its {what} is not finite in step {self._steps}; mend or bound it there, or "
+            "train another environment"
+        )
 
     def term_means(self) -> dict[str, float]:
         """Return the mean reward per step since the last call, and those of its terms that the library tells."""
@@ -185,7 +220,8 @@ class GymTaskEnv:
         self._envs.close()
         self._envs = self._open()
         self._figures = _Figures()
-        self._observe(self._envs.reset(), self._everyone)
+        with foreign(self.name, "reset"):
+            self._observe(self._envs.reset(), self._everyone)
 
     def close(self) -> None:
         """Free what the library holds."""
@@ -197,9 +233,10 @@ class GymTaskEnv:
             raise InputError(f"environment {self.name!r}: expected gym:ID or envpool:ID, e.g. gym:HalfCheetah-v5")
         # Libraries take 31 bits, and Gymnasium gives environment i the seed + i.
         seed = int(np.random.SeedSequence((self._seed, self._steps)).generate_state(1)[0] >> 2)
-        if library == "gym":
-            return Gymnasium(self.name, env_id, self.num_envs, seed)
-        return EnvPool(self.name, env_id, self.num_envs, seed, self._num_threads)
+        with foreign(self.name, "make"):
+            if library == "gym":
+                return Gymnasium(self.name, env_id, self.num_envs, seed)
+            return EnvPool(self.name, env_id, self.num_envs, seed, self._num_threads)
 
 
 class _Reader(msgspec.Struct, frozen=True):
@@ -211,7 +248,8 @@ class _Reader(msgspec.Struct, frozen=True):
     @classmethod
     def of_policy(cls, name: str, space: Any) -> _Reader:
         """Return what the policy sees."""
-        if not hasattr(space, "spaces"):
+        # A Tuple has spaces too, without names; a Dict may have none.
+        if not isinstance(getattr(space, "spaces", None), Mapping) or not space.spaces:
             return cls((), _size(name, "observation", space))
         keys = ("state",) if "state" in space.spaces else tuple(space.spaces)
         return cls(keys, sum(_size(name, f"observation {key!r}", space.spaces[key]) for key in keys))
@@ -282,7 +320,11 @@ class _Figures:
 
 def _size(name: str, what: str, space: Any) -> int:
     """Number of elements of a space of numbers."""
-    if not hasattr(space, "low") or not space.shape:
-        raise InputError(f"environment {name!r}: expected a Box as its {what} space, got {space}")
+    if not hasattr(space, "low") or not space.shape or 0 in space.shape:
+        found = " ".join(str(space).split())
+        raise InputError(
+            f"environment {name!r}: expected a Box as its {what} space, got {found}; a policy sees and gives one "
+            "number at least, in an array"
+        )
     shape: tuple[int, ...] = space.shape
     return math.prod(shape)

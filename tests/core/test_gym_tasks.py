@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Tuple
 from gymnasium.vector import AutoresetMode
 
 from sim2real.errors import InputError, MissingExtraError
@@ -69,14 +69,62 @@ class Nested(gymnasium.Env[Any, Any]):
         return {"privileged_state": np.full((2, 2), -value), "state": np.full(3, value)}
 
 
+class Faulty(gymnasium.Env[Any, Any]):
+    """Does one thing wrong, in its third step if it is one of a step."""
+
+    def __init__(self, fault: str = "", **spaces: Any) -> None:
+        if fault == "make":
+            raise RuntimeError("no licence\nfor this host")
+        self.observation_space = spaces.get("observation", Box(-1.0, 1.0, (2,)))
+        self.action_space = spaces.get("action", Box(-1.0, 1.0, (1,)))
+        self._fault, self._count = fault, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self._fault == "reset":
+            raise KeyError("pose")
+        first = np.array([np.nan if self._fault == "first" else 0.0, 0.0], np.float32)
+        return first if self._fault == "reset alone" else (first, {})
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        observation, fault = np.zeros(2, np.float32), self._fault if self._count == 3 else ""
+        if fault == "step":
+            raise ZeroDivisionError("division by zero")
+        if fault == "observation":
+            observation[1] = np.inf
+        if fault == "width":
+            observation = np.zeros(3, np.float32)
+        reward = np.nan if fault == "reward" else 1.0
+        if fault == "reward of two":
+            reward = np.ones(2)
+        if fault == "values":
+            return observation, reward, False, {}
+        return observation, reward, False, False, {}
+
+
+class Narrow(Counting):
+    """A vector environment whose arrays have fewer rows or columns than they should."""
+
+    def __init__(self, num_envs: int = 1, part: int = 0) -> None:
+        super().__init__(num_envs)
+        self._part = part
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        parts: list[Any] = list(super().step(actions))
+        parts[self._part] = parts[self._part][..., :1]
+        return cast("Any", tuple(parts))
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     counting, nested = cast("Any", Counting), cast("Any", Nested)
     gymnasium.register("test/Counting-v0", vector_entry_point=counting)
     gymnasium.register("test/Lagging-v0", vector_entry_point=counting, kwargs={"mode": AutoresetMode.NEXT_STEP})
     gymnasium.register("test/Nested-v0", entry_point=nested)
+    gymnasium.register("test/Faulty-v0", entry_point=cast("Any", Faulty))
+    gymnasium.register("test/Narrow-v0", vector_entry_point=cast("Any", Narrow))
     yield
-    for env_id in ("test/Counting-v0", "test/Lagging-v0", "test/Nested-v0"):
+    for env_id in ("test/Counting-v0", "test/Lagging-v0", "test/Nested-v0", "test/Faulty-v0", "test/Narrow-v0"):
         del gymnasium.registry[env_id]
 
 
@@ -254,6 +302,57 @@ def test_a_seed_decides_everything_and_a_loaded_state_begins_new_episodes(name: 
 def test_names_that_cannot_be_had(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         GymTaskEnv.check(name)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("make", "its make failed .RuntimeError: no licence for this host"),
+        ("reset", "its reset failed .KeyError: 'pose'"),
+        ("reset alone", "its reset failed .AttributeError"),
+        ("first", "its observation is not finite in step 0"),
+        ("step", "its step failed .ZeroDivisionError: division by zero"),
+        ("values", "its step failed .ValueError: not enough values"),
+        ("width", "its step failed .ValueError"),
+        ("reward of two", "its step failed .ValueError"),
+        ("observation", "its observation is not finite in step 3"),
+        ("reward", "its reward is not finite in step 3"),
+    ],
+)
+def test_a_fault_of_an_environment_is_told_with_its_name(fault: str, message: str) -> None:
+    gymnasium.registry["test/Faulty-v0"].kwargs = {"fault": fault}
+    with pytest.raises(InputError, match=f"^environment 'gym:test/Faulty-v0': {message}") as raised:
+        record(GymTaskEnv("gym:test/Faulty-v0", 2, seed=0), 3)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
+def test_a_vector_environment_gives_the_shapes_that_it_promised(part: int) -> None:
+    gymnasium.registry["test/Narrow-v0"].kwargs = {"part": part}
+    env = GymTaskEnv("gym:test/Narrow-v0", 2, seed=0)
+    with pytest.raises(InputError, match=r"^environment 'gym:test/Narrow-v0': its step failed .ValueError: .*expected"):
+        env.step(np.zeros((2, 1), np.float32))
+
+
+NOTHING = Box(-1.0, 1.0, (0,))
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        ({"observation": Tuple((Box(-1.0, 1.0, (2,)),))}, "observation space, got Tuple"),
+        ({"observation": Dict({})}, "observation space, got Dict"),
+        ({"observation": Dict({"a": Tuple((NOTHING,))})}, "observation 'a' space, got Tuple"),
+        ({"observation": NOTHING}, "observation space, got Box"),
+        ({"observation": Dict({"state": NOTHING})}, "observation 'state' space, got Box"),
+        ({"action": NOTHING}, "action space, got Box"),
+        ({"action": Tuple((Box(-1.0, 1.0, (2,)),))}, "action space, got Tuple"),
+    ],
+)
+def test_spaces_that_hold_no_numbers_are_refused(spaces: dict[str, Any], message: str) -> None:
+    gymnasium.registry["test/Faulty-v0"].kwargs = spaces
+    with pytest.raises(InputError, match=f"^environment 'gym:test/Faulty-v0': expected a Box as its {message}"):
+        GymTaskEnv.check("gym:test/Faulty-v0")
 
 
 @pytest.mark.parametrize(("name", "package"), [("gym:HalfCheetah-v5", "gymnasium"), ("envpool:Ant-v5", "envpool")])
