@@ -253,7 +253,7 @@ def _check_manifest(members: Mapping[str, bytes]) -> Manifest:
                 f"{version.schema_version}; install sim2real {version.toolkit_version!r} or export it again"
             )
         return msgspec.json.decode(members[MANIFEST], type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{MANIFEST}: {error}; export it again") from error
 
 
@@ -352,7 +352,7 @@ def _check_extras(members: Mapping[str, bytes]) -> None:
     if ACCEPTANCE in members:
         try:
             msgspec.json.decode(members[ACCEPTANCE])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BundleError(f"{ACCEPTANCE}: {error}; export it again") from error
 
 

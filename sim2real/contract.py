@@ -301,7 +301,7 @@ def decode_contract(data: bytes) -> PolicyContract:
 
     try:
         contract = msgspec.json.decode(data, type=PolicyContract)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ContractError(_as_path(str(error))) from error
     validate(contract)
     return contract

@@ -172,7 +172,7 @@ def read_latency(path: Path) -> LatencyReport:
     try:
         report = msgspec.json.decode(read_bytes(path, "latency file"), type=LatencyReport)
         _check(report)
-    except (msgspec.DecodeError, InputError) as error:
+    except (msgspec.DecodeError, RecursionError, InputError) as error:
         raise InputError(
             f"{path}: {_as_path(str(error))}; make one with: sim2real hil run BUNDLE --mode realtime"
         ) from error

@@ -153,7 +153,7 @@ def read_randomization(path: Path) -> RandomizationFile:
     data = read_bytes(path, "randomization file")
     try:
         content = msgspec.convert(_upgraded(msgspec.json.decode(data)), RandomizationFile)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}: {error}; make it anew with: sim2real calib fit") from error
     validate(content)
     return content
@@ -165,6 +165,9 @@ def _upgraded(raw: Any) -> Any:
         return raw
     file = cast("dict[str, Any]", raw)
     version = file.get("schema_version")
+    if "schema_version" in file and type(version) is not int:
+        # Python takes true and 1.0 for 1.
+        raise msgspec.ValidationError(f"expected an integer, got {version!r} - at `$.schema_version`")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise msgspec.ValidationError(
             f"expected schema_version 1 or {SCHEMA_VERSION}, got {version}: a newer toolkit wrote it; update this one"

@@ -390,5 +390,5 @@ def decode_control(payload: bytes, message_type: type[_C]) -> _C | None:
     """Return the message of that type in a JSON payload, or None if it does not hold one."""
     try:
         return msgspec.json.decode(payload, type=message_type)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None

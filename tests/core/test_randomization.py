@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sim2real.errors import InputError
+from sim2real.contract import decode_contract
+from sim2real.errors import ContractError, InputError
+from sim2real.latency import read_latency
 from sim2real.randomization import (
     COMMAND_DELAY,
     Covariance,
@@ -30,6 +32,8 @@ from sim2real.randomization import (
 )
 from sim2real.robots import get_robot
 from sim2real.tasks.ranges import check_robot
+from sim2real.wire import decode_control
+from sim2real.wire_messages import Ping
 
 
 def content(**changes: Any) -> RandomizationFile:
@@ -160,7 +164,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
         ({"low": -0.1}, r"\[0\] mass: expected a range > 0, got low -0.1"),
         ({"low": 0.0}, r"\[0\] mass: expected a range > 0, got low 0.0"),
         ({"high": 1e300}, r"\[0\] mass: expected a range within 0 to 1e\+06 kg, got 0.6 to 1e\+300"),
-        ({"name": "damping", "low": -0.1}, r"\[0\] damping: expected a range within 0 to"),
+        ({"name": "damping", "unit": "", "low": -0.1}, r"\[0\] damping: expected a range within 0 to"),
         ({"name": "weight"}, "parameter 'weight' of robot pendulum: unknown; allowed: mass"),
         (
             {"name": "command_delay", "delays": "command", "unit": "s"},
@@ -338,6 +342,8 @@ def test_a_file_of_the_first_schema_needs_its_fields_too(tmp_path: Path, field: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('{"schema_version": true}', r"expected an integer, got True - at `\$\.schema_version`"),
+        ('{"schema_version": 1.0}', r"expected an integer, got 1\.0 - at `\$\.schema_version`"),
         ('{"schema_version": 3}', "expected schema_version 1 or 2, got 3: a newer toolkit wrote it; update this one"),
         ('{"schema_version": 1, "parameters": [3], "log_parameters": null}', "make it anew with: sim2real calib fit"),
         ('{"schema_version": 1, "parameters": 3}', "make it anew with: sim2real calib fit"),
@@ -368,3 +374,33 @@ def test_without_delays_leaves_all_else_and_its_correlations() -> None:
     assert left.parameters == (mass, damping)
     assert left.covariance == Covariance(names=(mass.name, "damping"), matrix=((1.0, 0.2), (0.2, 1.0)))
     assert without_delays(content()) == content()
+
+
+NESTED = b"[" * 100_000
+
+
+def read_contract(path: Path) -> object:
+    return decode_contract(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        (read_randomization, InputError),
+        (read_latency, InputError),
+        (read_contract, ContractError),
+    ],
+    ids=["randomization", "latency", "contract"],
+)
+def test_json_of_endless_depth_is_one_clear_line(
+    tmp_path: Path, read: Callable[[Path], object], error: type[Exception]
+) -> None:
+    path = tmp_path / "r.json"
+    path.write_bytes(b'{"parameters": ' + NESTED)
+    with pytest.raises(error) as refused:
+        read(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_message_of_endless_depth_is_none() -> None:
+    assert decode_control(NESTED, Ping) is None
