@@ -66,14 +66,15 @@ class Sim2RealVectorEnv(gymnasium.vector.VectorEnv[Floats, Floats, npt.NDArray[A
     Args:
         task: The task, or its name (`sim2real tasks`).
         num_envs: Number of environments N.
-        render_mode: None; `sim2real play` shows a task.
+        render_mode: None, nothing else; `sim2real play` shows a task.
         options: Fields of `EnvOptions`.
 
     Raises:
-        InputError: There is no such task, or its ranges cannot be read.
+        InputError: There is no such task, its ranges cannot be read, or a mode of rendering is asked for.
     """
 
     def __init__(self, task: str | Task, num_envs: int = 1, *, render_mode: None = None, **options: Any) -> None:
+        _refuse_rendering(render_mode)
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.env = _make_env(task, num_envs, self.np_random, EnvOptions(**options))
@@ -128,14 +129,15 @@ class Sim2RealEnv(gymnasium.Env[Floats, Floats]):
 
     Args:
         task: The task, or its name (`sim2real tasks`).
-        render_mode: None; `sim2real play` shows a task.
+        render_mode: None, nothing else; `sim2real play` shows a task.
         options: Fields of `EnvOptions`.
 
     Raises:
-        InputError: There is no such task, or its ranges cannot be read.
+        InputError: There is no such task, its ranges cannot be read, or a mode of rendering is asked for.
     """
 
     def __init__(self, task: str | Task, *, render_mode: None = None, **options: Any) -> None:
+        _refuse_rendering(render_mode)
         self.render_mode = render_mode
         self.env = _make_env(task, 1, self.np_random, EnvOptions(**options))
         self.metadata = _metadata(self.env)
@@ -228,6 +230,13 @@ def _make_env(task: str | Task, num_envs: int, rng: np.random.Generator, options
 
 def _metadata(env: TaskEnv) -> dict[str, Any]:
     return {"render_modes": [], "render_fps": 1.0 / env.control_period}
+
+
+def _refuse_rendering(render_mode: object) -> None:
+    if render_mode is not None:
+        raise InputError(
+            f"render_mode: expected None, got {render_mode!r}; environments draw nothing, `sim2real play` shows a task"
+        )
 
 
 def _refuse(options: dict[str, Any] | None) -> None:

@@ -200,3 +200,13 @@ def test_options_that_are_not_there() -> None:
         Sim2RealEnv("pendulum-swingupp")
     with pytest.raises(TypeError, match="num_thread"):
         Sim2RealEnv("pendulum-swingup", num_thread=2)
+
+
+# Gymnasium warns of a mode that is not among those of the environment, and goes on.
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+@pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec, Sim2RealEnv, Sim2RealVectorEnv])
+@pytest.mark.parametrize("mode", ["rgb_array", "human", "ansi", "rgb_array_list"])
+def test_rendering_is_refused_when_it_is_asked_for(make: Any, mode: str) -> None:
+    with pytest.raises(InputError, match=rf"^render_mode: expected None, got '{mode}'; .*`sim2real play` shows a task"):
+        make(PENDULUM if make in (gymnasium.make, gymnasium.make_vec) else "pendulum-swingup", render_mode=mode)
+    Sim2RealEnv("pendulum-swingup", render_mode=None)
