@@ -15,12 +15,19 @@ from sim2real_train.trainer import Schedule, TrainingStoppedError, train
 from tests.train.builders import make_worker, small_config
 
 
-def test_a_run_that_diverges_saves_nothing_that_is_not_finite(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "advice"),
+    [
+        ("pendulum-swingup", "train anew with a lower --learning-rate"),
+        ("gym:Pendulum-v1", "look for huge rewards or observations of gym:Pendulum-v1"),
+    ],
+)
+def test_a_run_that_diverges_saves_nothing_that_is_not_finite(task: str, advice: str, tmp_path: Path) -> None:
     # Weights of 1e38 overflow in the next product.
     ppo = PpoConfig(num_steps=16, epochs=2, minibatches=2, learning_rate=1e38)
     schedule = Schedule(iterations=5, save_every=1, evaluate_every=100, evaluate_starts=4)
-    with pytest.raises(TrainingStoppedError, match=r"^training diverged: in iteration . .*lower --learning-rate"):
-        train(small_config(ppo=ppo), schedule, tmp_path)
+    with pytest.raises(TrainingStoppedError, match=rf"^training diverged: in iteration . .*; {advice}"):
+        train(small_config(ppo=ppo, task=task), schedule, tmp_path)
     for file in (tmp_path / "checkpoint").glob("state.json"):
         weights = read_checkpoint(file.parent).arrays["weights"]
         assert all(np.isfinite(array).all() for array in weights.values())

@@ -13,6 +13,7 @@ import numpy as np
 from sim2real import __version__
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
+from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.colocated import WorkerLostError, colocated
 from sim2real_train.config import TrainConfig
@@ -130,7 +131,7 @@ class _Run:
         with MetricsLog(self.out, tuple(self.metrics), total=total, env_steps=steps) as log:
             while len(self.metrics) < total:
                 self.metrics.append(self._iteration(len(self.metrics) + 1))
-                _check_metrics(self.metrics[-1])
+                _check_metrics(self.config.task, self.metrics[-1])
                 log.add(self.metrics[-1])
                 if len(self.metrics) % self.schedule.save_every == 0 or len(self.metrics) == total:
                     self._save()
@@ -174,7 +175,7 @@ class _Run:
             generators=tuple(state.generator for state in states),
             members={},
         )
-        _check_weights(arrays, len(self.metrics))
+        _check_weights(self.config.task, arrays, len(self.metrics))
         self.saved = write_checkpoint(_checkpoint(self.out), state, arrays)
 
     def result(self) -> TrainResult:
@@ -205,23 +206,26 @@ def _mean(updates: list[Update]) -> Update:
     return Update(**means, minibatches=updates[0].minibatches)
 
 
-def _check_metrics(metrics: Metrics) -> None:
+def _check_metrics(task: str, metrics: Metrics) -> None:
     for name, value in scalars(metrics).items():
         if value is not None and not math.isfinite(value):
-            raise _diverged(metrics.iteration, f"{name} is {value}")
+            raise _diverged(task, metrics.iteration, f"{name} is {value}")
 
 
-def _check_weights(arrays: dict[str, Arrays], iteration: int) -> None:
+def _check_weights(task: str, arrays: dict[str, Arrays], iteration: int) -> None:
     for role in ("weights", "learner"):
         for name, array in arrays[role].items():
             if not np.isfinite(array).all():
-                raise _diverged(iteration, f"{name} is not finite")
+                raise _diverged(task, iteration, f"{name} is not finite")
 
 
-def _diverged(iteration: int, what: str) -> TrainingStoppedError:
+def _diverged(task: str, iteration: int, what: str) -> TrainingStoppedError:
+    # Rewards and observations of our tasks are of the size that the presets are for; those of others may be any.
+    advice = "train anew with a lower --learning-rate and another --out"
+    if is_foreign(task):
+        advice = f"look for huge rewards or observations of {task}, and train anew with another --out"
     return TrainingStoppedError(
-        f"training diverged: in iteration {iteration} {what}, and nothing was saved of it; train anew with a lower "
-        "--learning-rate and another --out"
+        f"training diverged: in iteration {iteration} {what}, and nothing was saved of it; {advice}"
     )
 
 
