@@ -20,6 +20,7 @@ from mujoco.batch import MODEL_FIELDS
 
 from sim2real.errors import InputError
 from sim2real.robots import Robot
+from sim2real.sim.bounds import NOT_NEGATIVE, POSITIVE
 
 __all__ = ["Place", "check_values", "field_values", "find_place", "nominal_value", "places_of"]
 
@@ -37,22 +38,24 @@ _KINDS: Final = {
     "tendon": mujoco.mjtObj.mjOBJ_TENDON,
     "eq": mujoco.mjtObj.mjOBJ_EQUALITY,
     "pair": mujoco.mjtObj.mjOBJ_PAIR,
-    "cam": mujoco.mjtObj.mjOBJ_CAMERA,
-    "light": mujoco.mjtObj.mjOBJ_LIGHT,
     "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
 }
 """What the objects of a field are, by the field's first word."""
 _RESERVED: Final = {
     "opt.timestep": "the physics step is the same everywhere; it is given when the simulation is made",
     "actuator_biasprm": "it holds the gains, which every command sets",
+    "actuator_forcerange": "it holds the effort limits, which are the contract's",
 }
-_NEVER_NEGATIVE: Final = frozenset(
+_COMPUTED: Final = frozenset(
     {
-        *("body_mass", "body_inertia", "dof_armature", "dof_damping", "dof_frictionloss", "geom_friction", "geom_size"),
-        *("tendon_armature", "tendon_damping", "tendon_frictionloss", "opt.density", "opt.viscosity"),
+        *("body_invweight0", "body_margin", "body_subtreemass", "dof_M0", "dof_invweight0", "dof_length"),
+        *("geom_aabb", "geom_rbound", "tendon_invweight0", "tendon_length0"),
+        *("actuator_acc0", "actuator_length0", "actuator_lengthrange"),
     }
 )
-"""MuJoCo simulates values below zero of these without a word."""
+"""Fields that the compiler or `mj_setConst` computes: a value there contradicts the rest of the model, or is lost."""
+_SEEN: Final = re.compile("(cam|light|mat|tex|skin)_.*|.*_rgba|tendon_width")
+"""Fields that are for the eye alone."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +106,15 @@ def check_values(param: str, places: Iterable[Place], values: npt.NDArray[np.flo
     """Refuse values of a parameter that no robot has.
 
     Raises:
-        InputError: A value is not finite, or below zero where that means nothing.
+        InputError: A value is not finite, or below zero, or zero, where that means nothing.
     """
     if not np.isfinite(values).all():
         raise InputError(f"parameter {param!r}: expected finite values, got {values[~np.isfinite(values)][0]}")
-    if any(place.field in _NEVER_NEGATIVE for place in places) and (values < 0.0).any():
+    fields = {place.field for place in places}
+    if fields & NOT_NEGATIVE and (values < 0.0).any():
         raise InputError(f"parameter {param!r}: expected at least 0, got {values.min()}")
+    if fields & POSITIVE and (values <= 0.0).any():
+        raise InputError(f"parameter {param!r}: expected a number > 0, got {values.min()}")
 
 
 def nominal_value(model: mujoco.MjModel, place: str) -> float:
@@ -132,19 +138,30 @@ def _is_place(param: str) -> bool:
 
 
 def _check_field(model: mujoco.MjModel, place: str, field: str) -> None:
-    if field in _RESERVED:
-        raise InputError(f"parameter {place!r}: {field} cannot be set: {_RESERVED[field]}")
+    if why := _why_not(field):
+        raise InputError(f"parameter {place!r}: {field} cannot be set: {why}")
     known = _fields(model)
     if field not in known:
         raise InputError(f"parameter {place!r}: no physical field {field!r} in a model{_near(field, known)}")
+
+
+def _why_not(field: str) -> str:
+    """Return why a field of the model cannot be set; empty: it can, or there is none of that name."""
+    if field in _COMPUTED:
+        return "MuJoCo computes it from the rest of the model; set what it follows from, e.g. body_mass or geom_size"
+    if field in MODEL_FIELDS and _SEEN.fullmatch(field):
+        return "it changes what is seen and no physics"
+    return _RESERVED.get(field, "")
 
 
 def _fields(model: mujoco.MjModel) -> tuple[str, ...]:
     """Fields of real numbers that describe named objects or the whole model."""
     return tuple(
         name
-        for name in sorted(MODEL_FIELDS - _RESERVED.keys())
-        if (name.startswith("opt.") or name.partition("_")[0] in _KINDS) and field_values(model, name).dtype.kind == "f"
+        for name in sorted(MODEL_FIELDS)
+        if not _why_not(name)
+        and (name.startswith("opt.") or name.partition("_")[0] in _KINDS)
+        and field_values(model, name).dtype.kind == "f"
     )
 
 

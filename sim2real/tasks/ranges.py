@@ -14,6 +14,7 @@ from sim2real.errors import InputError
 from sim2real.randomization import DELAYS, INERTIA, ParameterRange, RandomizationFile, no_ranges, validate
 from sim2real.robots import Robot
 from sim2real.robots.drives import check_parameter
+from sim2real.sim.bounds import NOT_NEGATIVE, POSITIVE, RANGES
 from sim2real.sim.delays import MAX_DELAY
 from sim2real.sim.inertia import nominal_inertia
 from sim2real.sim.ranges import DRIVE, SENSOR, Nominal, Resolved, absolute, resolve
@@ -27,14 +28,8 @@ __all__ = ["check_robot", "with_own_ranges"]
 
 _LARGEST: Final = 1e6
 """No parameter of a robot is larger, in SI units; values beyond overflow in the simulation."""
-_POSITIVE: Final = frozenset({"body_mass", "body_inertia"})
-_NOT_NEGATIVE: Final = frozenset(
-    {
-        *("dof_armature", "dof_damping", "dof_frictionloss", "jnt_stiffness", "geom_friction", "pair_friction"),
-        *("tendon_armature", "tendon_damping", "tendon_frictionloss", "tendon_stiffness", "opt.density"),
-        "opt.viscosity",
-    }
-)
+_POSITIVE: Final = POSITIVE | {"body_mass", "body_inertia"}
+"""A simulation takes bodies of no mass, which no robot that is randomized has."""
 _LARGEST_COORDINATE: Final = 1.0
 """A log-Cholesky coordinate of 1 is already a body of seven times the density."""
 
@@ -46,8 +41,9 @@ def check_robot(content: RandomizationFile, robot: Robot, scene: Scene = EMPTY) 
 
     Raises:
         InputError: The ranges are another robot's, name a parameter that matches nothing (the message lists near
-            names), act twice at one place, or hold a mass that is not positive, an inertia that no body has, another
-            value that is negative or huge, or a delay that cannot be simulated.
+            names), act twice at one place, or hold a mass that is not positive, an inertia that no body has, a joint's
+            range that may end below its beginning, another value that is negative or huge, or a delay that cannot be
+            simulated.
     """
     if content.robot != robot.name:
         raise InputError(f"randomization: is of robot {content.robot!r}, but the task needs {robot.name!r}")
@@ -58,6 +54,7 @@ def check_robot(content: RandomizationFile, robot: Robot, scene: Scene = EMPTY) 
         _check_unit(f"randomization.parameters[{index}] {each.parameter.name}", each.parameter, robot)
         _check(f"randomization.parameters[{index}] {each.parameter.name}", each, robot, nominal)
     _check_moments(found, nominal)
+    _check_ends(found, nominal)
 
 
 def _check_unit(path: str, parameter: ParameterRange, robot: Robot) -> None:
@@ -151,7 +148,7 @@ def _check(path: str, each: Resolved, robot: Robot, nominal: Nominal) -> None:
             # Few quantities have a sign, e.g. a spring's rest angle; then the robot calls negative ones plausible.
             _check_between(path, each, signed[each.parameter.name], _LARGEST)
         else:
-            _check_between(path, each, 0.0 if field in _NOT_NEGATIVE else -_LARGEST, _LARGEST)
+            _check_between(path, each, 0.0 if field in NOT_NEGATIVE else -_LARGEST, _LARGEST)
 
 
 def _check_between(path: str, each: Resolved, low: float, high: float) -> None:
@@ -201,3 +198,28 @@ def _check_moments(found: Sequence[Resolved], nominal: Nominal) -> None:
                     f"moments {list(moments.values())} of body {body}, which no body has: one exceeds the sum of the "
                     f"others; take {INERTIA}{body}, whose draws are always a body's"
                 )
+
+
+def _check_ends(found: Sequence[Resolved], nominal: Nominal) -> None:
+    """Check that the lower end of what has two ends, e.g. a joint's range, stays below the upper in every draw."""
+    places = {place: each for each in found if each.body is None for place in each.places}
+    ranges = dict.fromkeys(place.rpartition("[")[0] for place in places if place.partition("/")[0] in RANGES)
+    for name in ranges:
+        low, high = (_drawn(places, f"{name}[{end}]", nominal) for end in (0, 1))
+        # Of one parameter for both ends, they are drawn together.
+        together = places.get(f"{name}[0]") is places.get(f"{name}[1]")
+        crossed = any(one > other for one, other in zip(low, high, strict=True)) if together else max(low) > min(high)
+        if crossed:
+            raise InputError(
+                f"randomization: {name}: the lower end may be up to {max(low)}, the upper as low as {min(high)}; "
+                "give ranges that do not meet"
+            )
+
+
+def _drawn(places: dict[str, Resolved], place: str, nominal: Nominal) -> list[float]:
+    """Return the value at a place for the low and for the high end of its parameter; nominal if it has none."""
+    if place not in places:
+        return [nominal(place)]
+    each = places[place]
+    at = each.nominal[each.places.index(place)]
+    return [float(absolute(each.parameter, at, np.array(end))) for end in (each.parameter.low, each.parameter.high)]

@@ -362,3 +362,35 @@ def test_a_range_in_another_unit_is_refused() -> None:
     grams = msgspec.structs.replace(no_ranges("go2"), parameters=(msgspec.structs.replace(mass, unit="g"),))
     with pytest.raises(InputError, match=r"parameters\[0\] base_mass: unit: expected 'kg', the robot's own, got 'g'"):
         check_robot(grams, get_robot("go2"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "crosses"),
+    [
+        ((drawn("jnt_range/hinge[0]", -1.0, 0.5), drawn("jnt_range/hinge[1]", 0.6, 1.0)), False),
+        ((drawn("jnt_range/hinge[0]", -1.0, 0.7), drawn("jnt_range/hinge[1]", 0.6, 1.0)), True),
+        ((drawn("jnt_range/hinge[0]", -1.0, 0.1),), True),  # the model's own upper end is 0
+        ((drawn("jnt_range/hinge[1]", -0.1, 0.1),), True),
+        ((drawn("jnt_range/hinge[1]", 0.5, 2.0, "add"),), False),
+    ],
+)
+def test_a_joints_range_that_may_end_below_its_beginning_is_refused(
+    tmp_path: Path, parameters: tuple[ParameterRange, ...], crosses: bool
+) -> None:
+    made = robot(tmp_path)
+    if not crosses:
+        check_robot(file(*parameters), made)
+        return
+    with pytest.raises(InputError, match="jnt_range/hinge: the lower end may be up to"):
+        check_robot(file(*parameters), made)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [drawn("opt.impratio", 0.0, 2.0), drawn("opt.tolerance", -1.0, 0.0), drawn("geom_size/left[0]", -1.0, 1.0)],
+)
+def test_numbers_that_no_physics_has_are_refused_before_anything_is_simulated(
+    tmp_path: Path, parameter: ParameterRange
+) -> None:
+    with pytest.raises(InputError, match=r"expected a range (> 0, got|within 0 to)"):
+        check_robot(file(parameter), robot(tmp_path))

@@ -32,10 +32,9 @@ NAMED = (
     ("qpos_spring", "jnt", ("left", "right", "base"), "qpos_spring"),
     ("qpos0", "jnt", ("left", "right", "base"), "qpos0"),
     ("geom_friction", "geom", ("ground", "trunk", "left_foot"), "friction"),
-    ("geom_rgba", "geom", ("trunk",), "rgba"),
     ("site_pos", "site", ("imu",), "pos"),
     ("actuator_gainprm", "actuator", ("left", "right"), "gainprm"),
-    ("actuator_forcerange", "actuator", ("left", "right"), "forcerange"),
+    ("actuator_gear", "actuator", ("left", "right"), "gear"),
 )
 
 
@@ -110,6 +109,7 @@ def test_a_slip_of_the_pen_is_told_with_the_right_name(model: mujoco.MjModel, da
         ("dof_damping/base", r"give an index from \[0\] to \[5\]"),
         ("body_parentid/trunk", "no physical field 'body_parentid'"),
         ("actuator_biasprm/left[1]", "cannot be set: it holds the gains"),
+        ("actuator_forcerange/left[1]", "cannot be set: it holds the effort limits, which are the contract's"),
         ("opt.timestep", "cannot be set: the physics step is the same everywhere"),
         ("opt.gravty[2]", "did you mean 'opt.gravity'"),
         ("site_pos/imu[x]", "no site named"),
@@ -139,12 +139,42 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path, value: float) -> N
         sim.randomize("payload", np.array([4.0, value]))
 
 
-@pytest.mark.parametrize("place", ["body_mass/trunk", "dof_armature/left", "geom_friction/left_foot[0]"])
+NO_PHYSICS = re.compile(
+    r"(cam|light|mat|tex|skin)_.*|.*_rgba|body_(subtreemass|margin)|geom_(rbound|aabb)|.*_[a-zA-Z]+0"
+)
+
+
+@pytest.mark.parametrize(
+    "field", [field for field in sorted(MODEL_FIELDS) if NO_PHYSICS.fullmatch(field) and field != "eq_active0"]
+)
+def test_what_mujoco_computes_or_only_shows_is_no_place(model: mujoco.MjModel, field: str) -> None:
+    """The end of a name says so: …0, or a colour; so do a few whole names."""
+    with pytest.raises(InputError, match=r"cannot be set: |no physical field"):
+        find_place(model, f"{field}/left[0]")
+
+
+def test_computed_fields_are_told_so_by_name(model: mujoco.MjModel) -> None:
+    with pytest.raises(InputError, match="body_subtreemass cannot be set: MuJoCo computes it"):
+        find_place(model, "body_subtreemass/trunk")
+    with pytest.raises(InputError, match="geom_rgba cannot be set: it changes what is seen"):
+        find_place(model, "geom_rgba/trunk[0]")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["body_mass/trunk", "dof_armature/left", "geom_friction/left_foot[0]", "geom_size/left_foot[0]", "opt.tolerance"],
+)
 def test_a_value_below_zero_is_refused_where_there_is_none(tmp_path: Path, place: str) -> None:
     sim = MujocoSim(walker(tmp_path), 2)
     with pytest.raises(InputError, match=f"{re.escape(place)}': expected at least 0, got -0.5"):
         sim.randomize(place, np.array([4.0, -0.5]))
     assert sim.batch.expanded(place.partition("/")[0]) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_ratio_that_is_not_positive_is_refused(tmp_path: Path, value: float) -> None:
+    with pytest.raises(InputError, match=r"opt.impratio': expected a number > 0, got"):
+        MujocoSim(walker(tmp_path), 2).randomize("opt.impratio", np.array([1.0, value]))
 
 
 def attribute(kind: str, name: str, key: str, index: int | None = None) -> Callable[[Any, float], None]:
