@@ -54,11 +54,14 @@ def _describe(robot: Robot) -> dict[str, Any]:
 
 
 def _mass(robot: Robot) -> float:
-    """Return the mass [kg] of everything that moves."""
+    """Return the mass [kg] of what moves of the robot itself; other bodies of its file, e.g. a ball, are not in it."""
     import mujoco
+    import numpy as np
 
     model = mujoco.MjModel.from_xml_path(str(robot.mjcf))
-    return float(model.body_mass[model.body_weldid != 0].sum())
+    roots = {int(model.body_rootid[model.jnt_bodyid[model.joint(joint.name).id]]) for joint in robot.joints}
+    own = np.isin(model.body_rootid, list(roots)) & (model.body_weldid != 0)
+    return float(model.body_mass[own].sum())
 
 
 def _page(robot: Robot, mass: float) -> list[str]:

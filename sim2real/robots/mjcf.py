@@ -6,6 +6,7 @@ joints are driven, in which order, how hard and with which gains; what it leaves
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -79,8 +80,8 @@ def robot_from_mjcf(
         base_height: Height [m] of a floating base above flat ground in the default pose.
 
     Raises:
-        InputError: The file is no MJCF or drives no joint, an effort limit is not known, or an argument names what the
-            robot has not.
+        InputError: The file is no MJCF, holds what is no number, or drives no joint, an effort limit is not known, or an
+            argument names what the robot has not.
     """
     spec, model = _compile(Path(path))
     drives = _drives(str(path), model, joints)
@@ -90,7 +91,7 @@ def robot_from_mjcf(
         kp=_of_joints("kp", kp, drives),
         kd=_of_joints("kd", kd, drives),
     )
-    pose = _default_pose(model, _of_joints("default_positions", default_positions, drives))
+    pose = _default_pose(str(path), model, _of_joints("default_positions", default_positions, drives))
     rated = tuple(_rate(str(path), model, joint, drive, given, pose) for joint, drive in drives.items())
     floating = model.njnt > 0 and model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
     if floating and feet is None:
@@ -128,6 +129,11 @@ def robot_from_menagerie(name: str) -> Robot:
             f"robot {name!r}: cannot be downloaded ({_one_line(error)}); connect to the network once, or let "
             "MENAGERIE_ROOT name a checkout of MuJoCo Menagerie"
         ) from error
+    except menagerie.UnknownRobotError as error:
+        names: list[str] = list(menagerie.names())
+        near = difflib.get_close_matches(model, names, cutoff=0.4)
+        told = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+        raise InputError(f"robot {name!r}: MuJoCo Menagerie has no {model!r}; {told}") from error
     except (menagerie.MenagerieError, OSError) as error:
         raise InputError(f"robot {name!r}: {_one_line(error)}") from error
     return robot_from_mjcf(path, name=name)
@@ -137,11 +143,22 @@ def _compile(path: Path) -> tuple[Any, mujoco.MjModel]:
     if not path.is_file():
         raise InputError(f"robot {str(path)!r}: no such file; expected an MJCF, or a name that `sim2real robots` lists")
     silence_mujoco()
+    warnings: list[str] = []
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(warnings.append)
     try:
         spec = mujoco.MjSpec.from_file(str(path))
-        return spec, spec.compile()
+        model = spec.compile()
     except ValueError as error:
         raise InputError(f"{path}: no MJCF that MuJoCo reads: {_one_line(error)}") from error
+    finally:
+        mujoco.set_mju_user_warning(before)
+    # MuJoCo takes what is said to be NaN, e.g. a mass, for not said.
+    if any("NaN" in warning for warning in warnings) or not np.isfinite(model.body_mass).all():
+        raise InputError(
+            f"{path}: a number in it, or in what it includes, is not finite; give it a value, or leave it out"
+        )
+    return spec, model
 
 
 def _one_line(error: Exception) -> str:
@@ -229,7 +246,7 @@ def _position_limits(model: mujoco.MjModel, joint: str) -> tuple[float, float] |
     return low, high
 
 
-def _default_pose(model: mujoco.MjModel, given: Mapping[str, float]) -> npt.NDArray[np.float64]:
+def _default_pose(path: str, model: mujoco.MjModel, given: Mapping[str, float]) -> npt.NDArray[np.float64]:
     """Return the default pose as positions of the whole model, shape (nq,), within the joints' limits."""
     names = [model.key(index).name for index in range(model.nkey)]
     pose: npt.NDArray[np.float64] = model.qpos0.copy()
@@ -241,6 +258,11 @@ def _default_pose(model: mujoco.MjModel, given: Mapping[str, float]) -> npt.NDAr
             pose[address] = np.clip(pose[address], *model.jnt_range[joint])
         if model.joint(joint).name in given:
             pose[address] = given[model.joint(joint).name]
+    if not np.isfinite(pose).all():
+        raise InputError(
+            f"{path}: position {int(np.flatnonzero(~np.isfinite(pose))[0])} of the default pose is not finite; correct "
+            "its keyframe, or default_positions"
+        )
     return pose
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sim2real.errors import InputError
 from sim2real.robots import Robot, get_robot
+from sim2real.robots.commands import RobotsArgs, run_robots
 from sim2real.robots.mjcf import robot_from_mjcf
 from sim2real.sim.model import load_model
 from sim2real.sim.scene import FLAT
@@ -205,6 +207,35 @@ def test_what_is_refused_is_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("number", ["nan", "NaN", "inf"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        arm(end='<keyframe><key name="home" qpos="0 {number} 0"/></keyframe>'),
+        arm().replace('<geom size="0.1"/>', '<geom size="0.1" mass="{number}"/>', 1),
+        arm().replace('<geom size="0.1"/>', '<geom size="0.1" mass="{number}"/>'),
+    ],
+    ids=["keyframe", "mass", "all masses"],
+)
+def test_a_number_that_is_not_finite_is_refused(mjcf: Callable[[str], Path], text: str, number: str) -> None:
+    with pytest.raises(InputError, match=r"robot\.xml: .*(is not finite|no MJCF that MuJoCo reads)"):
+        robot_from_mjcf(mjcf(text.format(number=number)))
+
+
+@pytest.mark.parametrize("position", [math.nan, math.inf, -math.inf])
+def test_a_default_pose_that_is_not_finite_is_refused(mjcf: Callable[[str], Path], position: float) -> None:
+    with pytest.raises(InputError, match=r"robot\.xml: position 1 of the default pose is not finite"):
+        robot_from_mjcf(mjcf(arm()), default_positions={"two": position})
+
+
+def test_the_mass_is_the_robots_own(mjcf: Callable[[str], Path]) -> None:
+    walker = WALKER.format(left="", right="")
+    alone = run_robots(RobotsArgs(robot=str(mjcf(walker)))).result["mass_kg"]
+    ball = '<body name="ball"><freejoint/><geom size="0.3" mass="50"/></body>'
+    among = mjcf(walker.replace("</worldbody>", f"{ball}</worldbody>"))
+    assert run_robots(RobotsArgs(robot=str(among))).result["mass_kg"] == alone > 0.0
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"robot '.*none\.xml': no such file; expected an MJCF, or a name that"):
         get_robot(str(tmp_path / "none.xml"))
@@ -235,8 +266,10 @@ def test_menagerie_from_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         InputError, match=r"robot 'menagerie:unitree_go2': 'unitree_go2' not found under MENAGERIE_ROOT"
     ):
         get_robot("menagerie:unitree_go2")
-    with pytest.raises(InputError, match=r"robot 'menagerie:unitree_gg': Unknown robot 'unitree_gg'. Did you mean"):
+    with pytest.raises(InputError, match=r"MuJoCo Menagerie has no 'unitree_gg'; did you mean .*unitree_g1.*\?"):
         get_robot("menagerie:unitree_gg")
+    with pytest.raises(InputError, match=r"MuJoCo Menagerie has no '0'; there are agilex_piper, .*unitree_g1"):
+        get_robot("menagerie:0")
     with pytest.raises(InputError, match="has no entry point 'nine'; available: g1"):
         get_robot("menagerie:unitree_g1/nine")
 
