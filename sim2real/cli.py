@@ -171,8 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show ± or µ gets a question mark, not an error.
         sys.stdout.reconfigure(errors="replace")
-    # A polite kill unwinds like Ctrl-C, so that it leaves no half-written file either.
+    # A polite kill unwinds like Ctrl-C, so that it leaves no half-written file either; so does a terminal that closes,
+    # unless whoever started this process wants it to go on (nohup).
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         if text := _about(words):
             return _end(text, 0)

@@ -80,8 +80,8 @@ def robot_from_mjcf(
         base_height: Height [m] of a floating base above flat ground in the default pose.
 
     Raises:
-        InputError: The file is no MJCF, holds what is no number, or drives no joint, an effort limit is not known, or an
-            argument names what the robot has not.
+        InputError: The file is no MJCF, holds what is no number, or drives no joint, an effort limit is not known, or
+            an argument names what the robot has not.
     """
     spec, model = _compile(Path(path))
     drives = _drives(str(path), model, joints)

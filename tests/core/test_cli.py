@@ -120,7 +120,7 @@ def test_a_library_that_leaves_does_not_take_the_exit_code_with_it() -> None:
     assert one_line(done.stderr).startswith("interrupted: ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_an_interrupted_command_says_so_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.core.cli_sample", "sample", "wait", "--out", str(tmp_path / "out.txt")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -133,6 +133,20 @@ def test_an_interrupted_command_says_so_and_leaves_nothing(number: signal.Signal
     assert stdout == ""
     assert one_line(stderr).startswith("interrupted: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+    """As ``nohup`` starts it: the kernel has a mask of the signals that a process ignores."""
+    command = [sys.executable, "-m", "tests.core.cli_sample", "sample", "wait", "--out", str(tmp_path / "out.txt")]
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command]
+    with subprocess.Popen(ignoring, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "waiting\n"
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")]
+    assert int(mask, 16) >> (signal.SIGHUP - 1) & 1
 
 
 @pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("fail", 1), ("--help", 0)])
