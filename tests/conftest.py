@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -15,6 +16,12 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # A failing example is printed with what reproduces it. On a build server the examples are the same in every run.
 settings.register_profile("sim2real", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("sim2real")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all test modules have loaded out of every collection: loops that begin with one cannot wait for it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

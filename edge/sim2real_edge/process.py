@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final
 
 from sim2real.errors import InputError
+from sim2real.heap import frozen_heap
 
 __all__ = ["StopRequest", "fifo_priority", "on_processor", "stop_on_signals", "with_priority", "without_collector"]
 
@@ -53,15 +54,13 @@ def stop_on_signals() -> Generator[StopRequest]:
 def without_collector() -> Generator[None]:
     """Collect garbage once, then not again: the loop makes none, and a collection takes milliseconds."""
     enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
+    with frozen_heap():
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 @contextlib.contextmanager

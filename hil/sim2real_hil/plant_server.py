@@ -7,7 +7,6 @@ for nobody; only here is latency measured.
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from sim2real.action import ActionMapper
 from sim2real.clock import NS_PER_MS, NS_PER_S, Ticker, now_ns
 from sim2real.contract import PolicyContract
 from sim2real.errors import WireError
+from sim2real.heap import frozen_heap
 from sim2real.histogram import Histogram
 from sim2real.layout import KD, SignalLayout, command_shape
 from sim2real.sim.engines import make_sim
@@ -217,12 +217,8 @@ class RealtimePlant:
         Raises:
             WireError: The edge fell silent, or ended a run of a given length.
         """
-        gc.collect()
-        gc.freeze()
-        try:
+        with frozen_heap():
             self._loop()
-        finally:
-            gc.unfreeze()
         return RealtimeRun(
             trajectory=self._recorder.trajectory(),
             ticks=self.ticker.ticks,

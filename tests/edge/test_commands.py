@@ -220,7 +220,7 @@ def test_a_supervisor_that_had_to_damp_is_exit_code_one(patient: Bundle, ipc: st
         (("--connect", "ipc:///tmp/x", "--cpu", "4096"), "--cpu 4096: expected one of"),
         (
             ("--connect", "ipc:///tmp/x", "--record", "/dev/full"),
-            "recording /dev/full: cannot be created (File exists)",
+            "--record /dev/full: expected the path of a plain file, got a device",
         ),
     ],
 )
