@@ -133,7 +133,8 @@ class SensorModel:
             mount = _quaternion(axis)
             self._mount[rows] = mount
             self._into_imu[rows] = _inverse_matrix(mount)
-            self._onto_mount[rows] = _right_factor(mount)
+            if self._base_quat is not None:
+                self._onto_mount[rows] = _right_factor(mount)
         if self.offsets_encoders:
             rng = require_generator(rng, "encoder offsets are")
             limit = self._amounts["encoder_offset"][rows, None]

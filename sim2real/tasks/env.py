@@ -195,8 +195,8 @@ class TaskEnv:
         if self._ring is not None:
             self._ring.append(command)
         self.plant.step(command, self._rng)
-        self.motion_state.after_step()
         self.motion.renew()
+        self.motion_state.after_step(self.motion.feet_contact)
         qpos, qvel = self.plant.sim.qpos, self.plant.sim.qvel
         # Written so that what is not a number counts as diverged. All together are cheaper to look at than each.
         if (

@@ -80,15 +80,12 @@ class MotionState:
         self.previous_joint_pos[:] = self.in_order(self.sim.joint_pos)
         self.previous_joint_vel[:] = self.in_order(self.sim.joint_vel)
 
-    def after_step(self) -> None:
-        """Take the step's contacts into account."""
+    def after_step(self, feet_contact: Flags) -> None:
+        """Take into account which feet stand on something after the step, shape (N, F)."""
         self.time += self.control_period
-        if not self.air_time.shape[1]:
-            return
-        stands = self.sim.feet_force > _CONTACT_FORCE
-        np.multiply(self.air_time, stands, out=self.landed_after)
+        np.multiply(self.air_time, feet_contact, out=self.landed_after)
         self.air_time += self.control_period
-        self.air_time *= ~stands
+        self.air_time *= ~feet_contact
 
     def start(self, rows: npt.NDArray[np.intp]) -> None:
         """Begin an episode in `rows`; the simulation is in its start state."""

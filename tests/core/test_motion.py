@@ -139,7 +139,7 @@ def test_accelerations_are_means_over_the_control_step(tmp_path: Path) -> None:
         state.before_step(np.zeros((1, 1), np.float32))
         sim.ctrl[:] = 0.3
         sim.step(4)
-        state.after_step()
+        state.after_step(Motion(state).feet_contact)
         motion.renew()
         close(motion.joint_acc, (sim.joint_vel - before) / PERIOD)
     assert np.abs(motion.joint_acc).min() > 1.0
@@ -210,7 +210,7 @@ def test_time_in_the_air_is_counted_from_the_last_contact(
             in_the_air[starts[step]] = age[starts[step]] = 0
         scripted.script = now
         state.before_step(np.zeros((3, 1), np.float32))
-        state.after_step()
+        state.after_step(Motion(state).feet_contact)
         motion.renew()
         age += 1
         for env, foot in np.ndindex(3, 2):
