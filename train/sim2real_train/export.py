@@ -20,7 +20,7 @@ from sim2real.tasks.base import task_identity, unpublished
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, read_checkpoint
 from sim2real_train.config import config_sha256
-from sim2real_train.models import Actor
+from sim2real_train.models import Actor, encoder_columns
 from sim2real_train.onnx_graph import OPSET, actor_to_onnx
 from sim2real_train.parity import Parity, prove
 from sim2real_train.policy import TorchPolicy
@@ -124,8 +124,9 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
                 "--learning-rate"
             )
     task = task_of(checkpoint)
-    model = task.contract(unpublished(task)).model
-    actor = Actor(config.model, model.observation_size, model.action_size)
+    contract = task.contract(unpublished(task))
+    sizes = contract.model.observation_size, contract.model.action_size
+    actor = Actor(config.model, *sizes, encoder_columns(config.model, contract))
     prefix = "actor."
     weights = {
         name.removeprefix(prefix): torch.tensor(array)

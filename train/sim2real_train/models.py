@@ -1,7 +1,7 @@
-"""Networks: an actor that takes raw observations and knows how it is exported, and a critic.
+"""Networks: an actor that takes raw observations and knows how it is exported, and a critic built alike.
 
-Everything between the observation vector of the contract and the action is inside the actor: normaliser, clip, network,
-deterministic head. What is exported is the very module that was trained.
+Everything between the observation vector of the contract and the action is inside the actor: normaliser, clip, encoder,
+memory, layers, deterministic head. What is exported is the very module that was trained.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from sim2real.contract import Model, RecurrentState
+from sim2real.contract import Model, PolicyContract, RecurrentState
+from sim2real.errors import InputError
+from sim2real_train.encoder import ConvConfig, ConvEncoder, term_columns
+from sim2real_train.memory import CELLS, run_sequence
 from sim2real_train.moments import Moments
 
-__all__ = ["Actor", "ActorCritic", "GruCell", "ModelConfig", "ObservationNormalizer"]
+__all__ = ["Actor", "ActorCritic", "Critic", "ModelConfig", "Network", "ObservationNormalizer", "encoder_columns"]
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "tanh": nn.Tanh}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,13 +30,27 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
-    activation: Literal["elu", "tanh"] = "elu"
-    recurrent: Literal["none", "gru"] = "none"
-    """Whether the actor has a memory: a GRU before its hidden layers."""
+    activation: Literal["elu", "tanh", "relu", "silu"] = "elu"
+    """What follows each hidden layer and each convolution."""
+    recurrent: Literal["none", "gru", "lstm"] = "none"
+    """Which memory the actor has before its hidden layers."""
     recurrent_size: int = 32
     """Width of that memory."""
+    recurrent_critic: bool = False
+    """Whether the critic has a memory of its own, of the same kind and width."""
+    encoder: ConvConfig | None = None
+    """Convolutions over one term of the observation, in actor and critic; None: it enters like the others."""
     initial_std: float = 0.7
     """Standard deviation of the exploration noise at the start, in units of the action."""
+
+
+def encoder_columns(config: ModelConfig, contract: PolicyContract) -> npt.NDArray[np.intp] | None:
+    """Return where the term of the encoder lies in observations, shape (history, width); None without an encoder.
+
+    Raises:
+        InputError: The contract has no such term.
+    """
+    return None if config.encoder is None else term_columns(contract, config.encoder.term)
 
 
 class ObservationNormalizer(nn.Module):
@@ -60,92 +79,130 @@ class ObservationNormalizer(nn.Module):
         return torch.clamp((observation - self.mean) * self.inverse_std, -self.limit, self.limit)
 
 
-class GruCell(nn.Module):
-    """One step of a gated recurrent unit, in plain matrix products that every exporter and engine computes alike.
+class Network(nn.Module):
+    """Normaliser, encoder, memory, layers, in this order; the two in the middle only if they are configured.
 
-    Source: Cho et al., "Learning phrase representations using RNN encoder-decoder" (2014), in the form of
-    `torch.nn.GRUCell` (reset gate applied after the hidden product), whose weights have the same names and layout.
+    Without memory the state is an empty tuple, and every method takes and returns it alike.
+
+    Args:
+        config: Its shape.
+        observation_size: O.
+        output_size: Width of what it puts out.
+        memory: Whether it has the configured memory.
+        columns: Where the term of the encoder lies; see `encoder_columns`.
+        output_gain: Scale of the last layer's first weights.
+
+    Raises:
+        InputError: The encoder does not fit the observation.
     """
 
-    def __init__(self, input_size: int, size: int) -> None:
-        super().__init__()
-        self.input = nn.Linear(input_size, 3 * size)
-        self.hidden = nn.Linear(size, 3 * size)
-        bound = size**-0.5
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
-
-    def forward(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Return the next state, shape [B, H], from inputs, shape [B, I], and state, shape [B, H]."""
-        input_reset, input_update, input_new = self.input(inputs).chunk(3, dim=-1)
-        hidden_reset, hidden_update, hidden_new = self.hidden(state).chunk(3, dim=-1)
-        # r = σ(Wr x + Ur h);  z = σ(Wz x + Uz h);  n = tanh(Wn x + r ⊙ Un h);  h' = n + z ⊙ (h − n)
-        reset = torch.sigmoid(input_reset + hidden_reset)
-        update = torch.sigmoid(input_update + hidden_update)
-        new = torch.tanh(input_new + reset * hidden_new)
-        return new + update * (state - new)
-
-
-class Actor(nn.Module):
-    """The policy: raw observation and state in, action and next state out.
-
-    Attributes:
-        state_size: Width of the recurrent state; 0 for a policy without memory.
-    """
-
-    def __init__(self, config: ModelConfig, observation_size: int, action_size: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        observation_size: int,
+        output_size: int,
+        *,
+        memory: bool,
+        columns: npt.NDArray[np.intp] | None,
+        output_gain: float,
+    ) -> None:
         super().__init__()
         self.observation_size = observation_size
-        self.action_size = action_size
-        self.state_size = config.recurrent_size if config.recurrent == "gru" else 0
         self.normalizer = ObservationNormalizer(observation_size)
-        self.memory = GruCell(observation_size, self.state_size) if self.state_size else None
-        self.network = nn.Sequential(
-            _mlp(config, self.state_size or observation_size, action_size, output_gain=0.01), nn.Tanh()
-        )
+        width = observation_size
+        self.encoder = _encoder(config, width, columns)
+        if self.encoder is not None:
+            width = self.encoder.output_size
+        self.memory = CELLS[config.recurrent](width, config.recurrent_size) if memory else None
+        if self.memory is not None:
+            width = self.memory.size
+        self.network = _mlp(config, width, output_size, output_gain=output_gain)
+
+    def initial_state(self, batch: int) -> tuple[torch.Tensor, ...]:
+        """Return the state at the start of episodes: zeros, each [B, H]; one tensor of a GRU, two of an LSTM."""
+        if self.memory is None:
+            return ()
+        return tuple(self.normalizer.mean.new_zeros(batch, self.memory.size) for _ in self.memory.state_names)
 
     def forward(self, observation: torch.Tensor, *state: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the action, shape [B, A], and, of a recurrent policy, the next state, shape [B, H]."""
-        features = self.normalizer(observation)
+        """Return the output of one step, shape [B, ...], and the next state, each [B, H].
+
+        Args:
+            observation: Raw observation, shape [B, O].
+            state: State before the step, each [B, H].
+        """
+        features = self._features(observation)
         if self.memory is None:
-            return (self.network(features),)
-        next_state = self.memory(features, *state)
-        return self.network(next_state), next_state
+            return (self.head(features),)
+        state = self.memory(features, *state)
+        return self.head(state[0]), *state
 
     def unroll(
         self, observations: torch.Tensor, state: tuple[torch.Tensor, ...], episode_start: torch.Tensor
     ) -> torch.Tensor:
-        """Return the actions of whole sequences, shape [T, B, A].
+        """Return the outputs of whole sequences, shape [T, B, ...]; gradients flow back to step 0 of each episode.
 
         Args:
-            observations: Raw observations, shape [T, B, O].
-            state: State before step 0, shape [B, H]; empty for a policy without memory.
+            observations: Raw observations, shape [T, B, O]; without memory any [..., O].
+            state: State before step 0, each [B, H].
             episode_start: Where the state is reset before the step, shape [T, B], bool.
         """
-        if self.memory is None:
-            return self.network(self.normalizer(observations))
-        features = self.normalizer(observations)
-        (hidden,) = state
-        states: list[torch.Tensor] = []
-        for feature, starts in zip(features, episode_start, strict=True):
-            hidden = self.memory(feature, hidden * ~starts[:, None])
-            states.append(hidden)
-        return self.network(torch.stack(states))
+        return self.unroll_states(observations, state, episode_start)[0]
 
-    def initial_state(self, batch: int) -> tuple[torch.Tensor, ...]:
-        """Return the state at the start of an episode: empty, or one tensor of zeros, shape [B, H]."""
-        return (torch.zeros(batch, self.state_size),) if self.state_size else ()
+    def unroll_states(
+        self, observations: torch.Tensor, state: tuple[torch.Tensor, ...], episode_start: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Return what `unroll` returns, and the state after each step, each [T, B, H]; arguments as of `unroll`."""
+        features = self._features(observations)
+        if self.memory is None:
+            return self.head(features), ()
+        states = run_sequence(self.memory, features, state, episode_start)
+        return self.head(states[0]), states
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the output, shape [..., output_size], from what the memory puts out, or else from the inputs."""
+        return self.network(features)
+
+    def _features(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return what goes into the memory, or else into the layers."""
+        features = self.normalizer(observations)
+        return features if self.encoder is None else self.encoder(features)
+
+
+class Actor(Network):
+    """The policy: raw observation and state in, action, shape [B, A], and next state out."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        observation_size: int,
+        action_size: int,
+        columns: npt.NDArray[np.intp] | None = None,
+    ) -> None:
+        super().__init__(
+            config,
+            observation_size,
+            action_size,
+            memory=config.recurrent != "none",
+            columns=columns,
+            output_gain=0.01,
+        )
+        self.action_size = action_size
+        self.network = nn.Sequential(self.network, nn.Tanh())
 
     def contract_model(self, names: Model) -> Model:
         """Return what the contract says of this network: its sizes, and the state tensors that the runtime carries."""
+        memory = self.memory
         states = (
-            RecurrentState(input_name="state", output_name="next_state", shape=(1, self.state_size), initial_value=0.0),
+            ()
+            if memory is None
+            else tuple(
+                RecurrentState(input_name=name, output_name=f"next_{name}", shape=(1, memory.size), initial_value=0.0)
+                for name in memory.state_names
+            )
         )
         return msgspec.structs.replace(
-            names,
-            observation_size=self.observation_size,
-            action_size=self.action_size,
-            recurrent=states if self.state_size else (),
+            names, observation_size=self.observation_size, action_size=self.action_size, recurrent=states
         )
 
     def dummy_inputs(self) -> tuple[torch.Tensor, ...]:
@@ -153,28 +210,61 @@ class Actor(nn.Module):
         return (torch.zeros(1, self.observation_size), *self.initial_state(1))
 
 
+class Critic(Network):
+    """V: what it sees, raw, and its own state in, value, shape [B], and next state out."""
+
+    def __init__(self, config: ModelConfig, observation_size: int, columns: npt.NDArray[np.intp] | None = None) -> None:
+        if config.recurrent_critic and config.recurrent == "none":
+            raise InputError(
+                "recurrent_critic: the critic's memory is of the actor's kind; choose recurrent gru or lstm"
+            )
+        super().__init__(config, observation_size, 1, memory=config.recurrent_critic, columns=columns, output_gain=1.0)
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the value, shape [...], from what the memory puts out, or else from the inputs."""
+        return self.network(features).squeeze(-1)
+
+
 class ActorCritic(nn.Module):
-    """Actor, critic and exploration noise. The critic has no memory, and may see more than the actor."""
+    """Actor, critic and exploration noise. The critic may see more than the actor: what comes after its observation."""
 
     def __init__(
-        self, config: ModelConfig, observation_size: int, critic_observation_size: int, action_size: int
+        self,
+        config: ModelConfig,
+        observation_size: int,
+        critic_observation_size: int,
+        action_size: int,
+        columns: npt.NDArray[np.intp] | None = None,
     ) -> None:
         super().__init__()
-        self.actor = Actor(config, observation_size, action_size)
-        self.critic = nn.Sequential(
-            ObservationNormalizer(critic_observation_size), _mlp(config, critic_observation_size, 1, output_gain=1.0)
-        )
+        self.actor = Actor(config, observation_size, action_size, columns)
+        self.critic = Critic(config, critic_observation_size, columns)
         self.log_std = nn.Parameter(torch.full((action_size,), config.initial_std).log())
 
-    def value(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return V(observation), shape [...], of what the critic sees, raw, shape [..., Oc]."""
-        return self.critic(observation).squeeze(-1)
+    def critic_state(self, batch: int) -> tuple[torch.Tensor, ...]:
+        """Return the critic's state at the start of episodes; empty where it has no memory."""
+        return self.critic.initial_state(batch)
+
+    def value(self, observation: torch.Tensor, *state: torch.Tensor) -> torch.Tensor:
+        """Return V(observation), shape [...], of what the critic sees, raw, shape [..., Oc], in this state of it."""
+        return self.critic(observation, *state)[0]
 
     def set_moments(self, moments: Moments) -> None:
         """Normalise observations from now on by `moments` of what the critic sees, which begins with them."""
         for module in self.modules():
             if isinstance(module, ObservationNormalizer):
                 module.set_moments(moments.first(len(module.mean)))
+
+
+def _encoder(config: ModelConfig, input_size: int, columns: npt.NDArray[np.intp] | None) -> ConvEncoder | None:
+    if config.encoder is None:
+        return None
+    if columns is None:
+        raise InputError(
+            f"encoder: expected an observation of named terms, one of them {config.encoder.term!r}; a foreign "
+            "environment has none: leave out the encoder"
+        )
+    return ConvEncoder(config.encoder, _ACTIVATIONS[config.activation], input_size, columns)
 
 
 def _mlp(config: ModelConfig, input_size: int, output_size: int, *, output_gain: float) -> nn.Sequential:

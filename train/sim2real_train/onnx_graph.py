@@ -7,6 +7,7 @@ trace of the machine that wrote it. That it computes what the actor computes is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,9 @@ from torch import nn
 from sim2real.contract import PolicyContract, encode_contract
 from sim2real.errors import InputError
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
-from sim2real_train.models import Actor, GruCell, ObservationNormalizer
+from sim2real_train.encoder import ConvEncoder
+from sim2real_train.memory import GruCell, LstmCell, RecurrentCell
+from sim2real_train.models import Actor, ObservationNormalizer
 
 __all__ = ["IR_VERSION", "OPSET", "actor_to_onnx"]
 
@@ -38,9 +41,13 @@ def actor_to_onnx(actor: Actor, contract: PolicyContract) -> bytes:
     model = contract.model
     graph = _Graph()
     features = graph.add_module(model.observation_name, actor.normalizer)
+    if actor.encoder is not None:
+        features = graph.add_encoder(features, actor.encoder)
     if actor.memory is not None:
-        (state,) = model.recurrent
-        features = graph.add_gru(features, state.input_name, actor.memory, output=state.output_name)
+        states = [state.input_name for state in model.recurrent]
+        next_states = [state.output_name for state in model.recurrent]
+        graph.add_cell(features, states, actor.memory, next_states)
+        features = next_states[0]
     graph.add_module(features, actor.network, output=model.action_name)
 
     def described(name: str, shape: tuple[int, ...]) -> Any:
@@ -90,20 +97,58 @@ class _Graph:
             return self._node("Elu", value, output=output, alpha=module.alpha)
         if isinstance(module, nn.Tanh):
             return self._node("Tanh", value, output=output)
+        if isinstance(module, nn.ReLU):
+            return self._node("Relu", value, output=output)
+        if isinstance(module, nn.SiLU):
+            return self._node("Mul", value, self._node("Sigmoid", value), output=output)
+        if isinstance(module, nn.Conv1d | nn.Conv2d):
+            return self._convolution(value, module)
         if isinstance(module, ObservationNormalizer):
             return self._normalizer(value, module)
-        raise InputError(
-            f"export: no ONNX form is known for the layer {type(module).__name__}; add it to onnx_graph.py"
-        )
+        raise _unknown(module)
 
-    def add_gru(self, value: str, state: str, cell: GruCell, output: str) -> str:
-        """Append one step of `cell`; return the name of the next state, which is `output`. Formula: `GruCell`."""
-        input_reset, input_update, input_new = self._thirds(self._linear(value, cell.input))
-        hidden_reset, hidden_update, hidden_new = self._thirds(self._linear(state, cell.hidden))
+    def add_encoder(self, value: str, encoder: ConvEncoder) -> str:
+        """Append `encoder` applied to `value`; return the name of the result."""
+        term = self._node("Gather", value, self._weight(encoder.term), axis=1)
+        features = self.add_module(self._reshaped(term, (1, *encoder.shape)), encoder.layers)
+        features = self._reshaped(features, (1, encoder.num_features))
+        if not len(encoder.rest):
+            return features
+        rest = self._node("Gather", value, self._weight(encoder.rest), axis=1)
+        return self._node("Concat", rest, features, axis=1)
+
+    def add_cell(self, value: str, states: Sequence[str], cell: RecurrentCell, outputs: Sequence[str]) -> None:
+        """Append one step of `cell`, whose next states get the names `outputs`.
+
+        Raises:
+            InputError: The cell is not known here.
+        """
+        if isinstance(cell, GruCell):
+            self._gru(value, states, cell, outputs)
+        elif isinstance(cell, LstmCell):
+            self._lstm(value, states, cell, outputs)
+        else:
+            raise _unknown(cell)
+
+    def _gru(self, value: str, states: Sequence[str], cell: GruCell, outputs: Sequence[str]) -> None:
+        """Formula: `GruCell`."""
+        (state,), (output,) = states, outputs
+        input_reset, input_update, input_new = self._split(self._linear(value, cell.input), 3)
+        hidden_reset, hidden_update, hidden_new = self._split(self._linear(state, cell.hidden), 3)
         reset = self._node("Sigmoid", self._node("Add", input_reset, hidden_reset))
         update = self._node("Sigmoid", self._node("Add", input_update, hidden_update))
         new = self._node("Tanh", self._node("Add", input_new, self._node("Mul", reset, hidden_new)))
-        return self._node("Add", new, self._node("Mul", update, self._node("Sub", state, new)), output=output)
+        self._node("Add", new, self._node("Mul", update, self._node("Sub", state, new)), output=output)
+
+    def _lstm(self, value: str, states: Sequence[str], cell: LstmCell, outputs: Sequence[str]) -> None:
+        """Formula: `LstmCell`."""
+        (hidden, past), (next_hidden, next_cell) = states, outputs
+        products = self._node("Add", self._linear(value, cell.input), self._linear(hidden, cell.hidden))
+        write, keep, new, show = self._split(products, 4)
+        kept = self._node("Mul", self._node("Sigmoid", keep), past)
+        written = self._node("Mul", self._node("Sigmoid", write), self._node("Tanh", new))
+        self._node("Add", kept, written, output=next_cell)
+        self._node("Mul", self._node("Sigmoid", show), self._node("Tanh", next_cell), output=next_hidden)
 
     def _normalizer(self, value: str, module: ObservationNormalizer) -> str:
         centred = self._node("Sub", value, self._weight(module.mean))
@@ -114,12 +159,19 @@ class _Graph:
     def _linear(self, value: str, layer: nn.Linear, output: str | None = None) -> str:
         return self._node("Gemm", value, self._weight(layer.weight), self._weight(layer.bias), output=output, transB=1)
 
-    def _thirds(self, value: str) -> tuple[str, str, str]:
+    def _convolution(self, value: str, layer: nn.Conv1d | nn.Conv2d) -> str:
+        weight, bias = self._weight(layer.weight), self._weight(layer.get_parameter("bias"))
+        return self._node("Conv", value, weight, bias, kernel_shape=layer.kernel_size, strides=layer.stride)
+
+    def _reshaped(self, value: str, shape: tuple[int, ...]) -> str:
+        return self._node("Reshape", value, self._weight(torch.tensor(shape)))
+
+    def _split(self, value: str, count: int) -> list[str]:
         from onnx import helper
 
-        first, second, third = (f"{value}_{part}" for part in range(3))
-        self.nodes.append(helper.make_node("Split", [value], [first, second, third], axis=1, num_outputs=3))
-        return first, second, third
+        parts = [f"{value}_{part}" for part in range(count)]
+        self.nodes.append(helper.make_node("Split", [value], parts, axis=1, num_outputs=count))
+        return parts
 
     def _node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         from onnx import helper
@@ -132,6 +184,10 @@ class _Graph:
         from onnx import numpy_helper
 
         name = f"weight_{len(self.weights)}"
-        array: npt.NDArray[np.float32] = tensor.detach().numpy()
+        array: npt.NDArray[np.float32 | np.int64] = tensor.detach().numpy()
         self.weights.append(numpy_helper.from_array(array, name))
         return name
+
+
+def _unknown(layer: nn.Module) -> InputError:
+    return InputError(f"export: no ONNX form is known for the layer {type(layer).__name__}; add it to onnx_graph.py")
