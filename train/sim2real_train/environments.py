@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from sim2real.errors import InputError
 from sim2real.tasks import Task, TaskEnv, VectorEnv, get_task
+from sim2real.tasks.base import unpublished
 from sim2real.tasks.gym_tasks import GymTaskEnv, is_foreign
 from sim2real.tasks.ranges import check_robot
 from sim2real_train.config import TrainConfig, training_ranges
 from sim2real_train.evaluate import BatchPolicy, Episodes, Evaluation, judge, run_episodes, run_foreign_episodes
+from sim2real_train.models import encoder_columns
 
-__all__ = ["check_task", "evaluate_on", "training_env", "verdict"]
+__all__ = ["check_task", "columns_of", "evaluate_on", "training_env", "verdict"]
 
 _MOST_FOREIGN: Final = 64
 """Episodes of one measurement in foreign environments."""
@@ -23,7 +27,7 @@ _FOREIGN_CRITERION: Final = "the episode lasts to its time limit"
 
 
 def check_task(config: TrainConfig) -> None:
-    """Check that there is such a task and that its robot can have the configured physics.
+    """Check that there is such a task, that its robot can have the physics, and that the encoder finds its term.
 
     Raises:
         InputError: Not so; or physics is configured for a foreign environment, which has its own.
@@ -40,6 +44,7 @@ def check_task(config: TrainConfig) -> None:
         return
     task = _task(config)
     check_robot(training_ranges(config, task), task.robot, task.scene)
+    columns_of(config)
 
 
 def training_env(
@@ -60,6 +65,18 @@ def training_env(
         stagger=True,
         dump_folder=dumps,
     )
+
+
+def columns_of(config: TrainConfig) -> npt.NDArray[np.intp] | None:
+    """Return where the networks' encoder finds its term; None: they have none, or the environment is a foreign one.
+
+    Raises:
+        InputError: The task's observation has no such term.
+    """
+    if is_foreign(config.task):
+        return None
+    task = _task(config)
+    return encoder_columns(config.model, task.contract(unpublished(task)))
 
 
 def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: int, num_threads: int) -> Episodes:
