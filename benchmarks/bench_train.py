@@ -37,7 +37,7 @@ def measure() -> dict[str, float]:
         delays=None,
         randomization=None,
         model=ModelConfig(hidden=preset.hidden),
-        ppo=PpoConfig(num_steps=preset.num_steps),
+        algorithm=PpoConfig(num_steps=preset.num_steps),
     )
     worker = Worker(config, 0, lambda gradient: None)
     for _ in range(WARM_UP):
@@ -46,7 +46,7 @@ def measure() -> dict[str, float]:
     collect, score, learn, publish = (sum(column) for column in zip(*parts, strict=True))
     total = collect + score + learn + publish
     return {
-        "train_steps_per_second": ITERATIONS * config.num_envs * config.ppo.num_steps / total,
+        "train_steps_per_second": ITERATIONS * config.num_envs * config.algorithm.num_steps / total,
         "train_collect_share": collect / total,
         "train_score_share": score / total,
         "train_learn_share": learn / total,
@@ -61,7 +61,7 @@ def _iteration(worker: Worker, config: TrainConfig) -> tuple[float, float, float
     gathered = time.perf_counter()
     advantages = merge([worker.score()])
     scored = time.perf_counter()
-    worker.learn(config.ppo.learning_rate, advantages)
+    worker.learn(advantages)
     learned = time.perf_counter()
     worker.publish(collected.observations)
     return gathered - began, scored - gathered, learned - scored, time.perf_counter() - learned

@@ -53,10 +53,9 @@ class Scenery:
         self._floating = robot.base == "floating"
         self._terrain = scene.terrain
         # Of the robot alone: it is what a camera looks at, however wide the land is.
-        alone = load_model(robot, EMPTY, visual=True)[1]
+        alone = load_model(robot, EMPTY)[1]
         self._extent = float(alone.stat.extent)
-        around = scene if scene.terrain is None else _around_origin(scene, scene.terrain)
-        spec, _ = load_model(robot, around, visual=True)
+        spec, _ = load_model(robot, scene if scene.terrain is None else _around_origin(scene, scene.terrain))
         if not self._floating:
             spec.stat.center, self._extent = _reach(alone)
         spec.stat.extent = self._extent

@@ -26,12 +26,7 @@ _FOUNDATION = 1.0  # thickness [m] of a height field below its lowest point: not
 
 
 def load_model(
-    robot: Robot,
-    scene: Scene,
-    *,
-    dt: float | None = None,
-    effort_limits: Sequence[float] | None = None,
-    visual: bool = False,
+    robot: Robot, scene: Scene, *, dt: float | None = None, effort_limits: Sequence[float] | None = None
 ) -> tuple[mujoco.MjSpec, mujoco.MjModel]:
     """Return the specification and the compiled model of a robot in a scene, made of any MJCF.
 
@@ -45,16 +40,13 @@ def load_model(
       same priority touch, the larger friction counts, as everywhere in MuJoCo;
     - each of `robot.feet`, a geom or else a body, gets a sensor `FOOT_FORCE` + name;
     - no body counts as simple: MuJoCo leaves out the products of inertia of those, which randomization may bring;
-    - a simulation that becomes unstable is not reset in silence: NaN stays visible;
-    - without `visual`, geoms that touch nothing go, unless something refers to them: a Go2 steps 3 % faster. Inertia
-      that came from them stays.
+    - a simulation that becomes unstable is not reset in silence: NaN stays visible.
 
     Args:
         robot: The robot.
         scene: What surrounds it.
         dt: Physics step [s]; None: the MJCF's own.
         effort_limits: What each actuator can apply at most [N·m], in the robot's joint order; None: its ratings.
-        visual: Whether there is something to look at.
 
     Raises:
         InputError: The file is no MJCF, or lacks a joint, a foot or the free joint of the robot.
@@ -68,7 +60,6 @@ def load_model(
     if dt is not None:
         spec.option.timestep = dt
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    spec.compiler.discardvisual = not visual
     for key in list(spec.keys):
         spec.delete(key)
     for body in spec.bodies:

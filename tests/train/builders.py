@@ -12,7 +12,7 @@ from sim2real_train.config import TrainConfig
 from sim2real_train.metrics import Metrics
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
-from sim2real_train.ppo import PpoConfig, adapt_learning_rate
+from sim2real_train.ppo import PpoConfig
 from sim2real_train.worker import Worker
 
 TASK = "pendulum-swingup"
@@ -31,7 +31,7 @@ def small_config(**changes: Any) -> TrainConfig:
         "delays": None,
         "randomization": None,
         "model": ModelConfig(hidden=(16,), recurrent_size=8),
-        "ppo": PpoConfig(num_steps=16, epochs=2, minibatches=2),
+        "algorithm": PpoConfig(num_steps=16, epochs=2, minibatches=2),
     }
     return TrainConfig(**(fields | changes))
 
@@ -47,17 +47,16 @@ def make_worker(config: TrainConfig, dumps: Path | None = None) -> Worker:
 
 def task_env(worker: Worker) -> TaskEnv:
     """The environments of a worker that learns one of our tasks."""
-    assert isinstance(worker.env, TaskEnv)
-    return worker.env
+    (env,) = worker.collector.envs
+    assert isinstance(env, TaskEnv)
+    return env
 
 
-def iterate(worker: Worker, learning_rate: float) -> float:
-    """One iteration as the controller does it; return the next learning rate."""
+def iterate(worker: Worker) -> None:
+    """One iteration as the controller does it."""
     collected = worker.collect()
-    advantages = merge([worker.score()])
-    update = worker.learn(learning_rate, advantages)
+    worker.learn(merge([worker.score()]))
     worker.publish(collected.observations)
-    return adapt_learning_rate(learning_rate, update.kl, worker.config.ppo)
 
 
 def metrics(iteration: int) -> Metrics:
@@ -68,15 +67,8 @@ def metrics(iteration: int) -> Metrics:
         wall_seconds=0.5 * iteration,
         mean_reward=0.25,
         mean_return=None,
-        learning_rate=1e-3,
-        policy_loss=0.0,
-        value_loss=0.0,
-        entropy=0.0,
-        kl=0.0,
-        clip_fraction=0.0,
-        grad_norm=0.0,
-        action_std=1.0,
-        minibatches=4,
+        learning={"kl": 0.0},
+        stages={"collect_seconds": 0.25},
         terms={"reward/energy": 0.5},
         success=None,
     )

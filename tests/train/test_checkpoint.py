@@ -19,11 +19,10 @@ from tests.train.builders import metrics, small_config
 
 def state_of(iteration: int, num_workers: int = 1) -> State:
     return State(
-        schema_version=1,
+        schema_version=2,
         toolkit_version=__version__,
         config=small_config(num_workers=num_workers),
         iteration=iteration,
-        learning_rate=1e-3,
         wall_seconds=1.5,
         metrics=tuple(metrics(number + 1) for number in range(iteration)),
         generators=tuple(dict(np.random.default_rng(rank).bit_generator.state) for rank in range(num_workers)),
@@ -128,11 +127,11 @@ def test_members_of_another_shape_are_refused(tmp_path: Path) -> None:
             read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("field", ["learning_rate", "metrics", "iteration", "generators", "sha256"])
+@pytest.mark.parametrize("field", ["wall_seconds", "metrics", "iteration", "generators", "sha256"])
 def test_an_altered_state_is_refused(tmp_path: Path, field: str) -> None:
     state = write_checkpoint(tmp_path, state_of(1), arrays_of(1))
     values: dict[str, Any] = {
-        "learning_rate": 1e9,
+        "wall_seconds": 1e9,
         "metrics": (),
         "iteration": -3,
         "generators": ({},),

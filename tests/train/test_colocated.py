@@ -22,12 +22,12 @@ def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytes
         for _ in range(3):
             collected = workers.collect()
             advantages = merge(workers.score())
-            updates = workers.learn(1e-3, advantages)
+            updates = workers.learn(advantages)
             workers.publish(merge(each.observations for each in collected))
             assert len(set(workers.weights_sha256())) == 1
             # Their rollouts differ, so that without averaging their weights would.
             assert collected[0].mean_reward != collected[1].mean_reward
-            assert updates[0].policy_loss != updates[1].policy_loss
+            assert updates[0]["policy_loss"] != updates[1]["policy_loss"]
             assert advantages.count == 8 * 16
 
         first, second = workers.process_ids()
@@ -41,12 +41,11 @@ def test_one_worker_in_ray_is_the_worker_without_ray(tmp_path: Path) -> None:
     """The placement decides where things run, and nothing else."""
     alone = make_worker(small_config())
     with colocated(small_config(), dumps=tmp_path) as workers:
-        learning_rate = 1e-3
         for _ in range(3):
             collected = workers.collect()
-            workers.learn(learning_rate, merge(workers.score()))
+            workers.learn(merge(workers.score()))
             workers.publish(merge(each.observations for each in collected))
-            iterate(alone, learning_rate)
+            iterate(alone)
         assert workers.weights_sha256() == [alone.weights_sha256()]
         # A second one in the same process would share Ray with the first.
         with pytest.raises(InputError, match=r"call ray\.shutdown\(\) before training"), local_cluster(1):

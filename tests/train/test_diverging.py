@@ -27,7 +27,7 @@ def test_a_run_that_diverges_saves_nothing_that_is_not_finite(task: str, advice:
     ppo = PpoConfig(num_steps=16, epochs=2, minibatches=2, learning_rate=1e38)
     schedule = Schedule(iterations=5, save_every=1, evaluate_every=100, evaluate_starts=4)
     with pytest.raises(TrainingStoppedError, match=rf"^training diverged: in iteration . .*; {advice}"):
-        train(small_config(ppo=ppo, task=task), schedule, tmp_path)
+        train(small_config(algorithm=ppo, task=task), schedule, tmp_path)
     for file in (tmp_path / "checkpoint").glob("state.json"):
         weights = read_checkpoint(file.parent).arrays["weights"]
         assert all(np.isfinite(array).all() for array in weights.values())

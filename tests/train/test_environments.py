@@ -47,7 +47,7 @@ def test_a_diverged_simulation_is_dumped_and_learning_goes_on(tmp_path: Path) ->
     task_env(worker).plant.sim.qvel[3] = np.nan
     collected = worker.collect()
     assert collected.terms["diverged"] == 1.0
-    assert np.isfinite(worker.rollout.rewards.numpy()).all()
-    assert np.isfinite(worker.rollout.observations.numpy()).all()
+    assert np.isfinite(worker.collector.rollout.rewards.numpy()).all()
+    assert np.isfinite(worker.collector.rollout.observations.numpy()).all()
     (path,) = (tmp_path / "worker-0").iterdir()
     assert read_dump(path).facts.env == 3

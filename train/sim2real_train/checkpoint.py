@@ -34,7 +34,6 @@ __all__ = ["Arrays", "Checkpoint", "Member", "State", "has_checkpoint", "read_ch
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-SCHEMA_VERSION: Final = 1
 _STATE: Final = "state.json"
 _MEMBER: Final = re.compile(r"\.?\d{6,}\.(weights|learner|worker-\d+)\.safetensors(\.[0-9a-f]+\.partial)?")
 
@@ -50,13 +49,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`state.json`: all of a checkpoint that is not an array."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     toolkit_version: str
     config: TrainConfig
     iteration: int
     """Iterations that are done."""
-    learning_rate: float
-    """Of the next iteration."""
     wall_seconds: float
     """Time spent on them, all attempts together."""
     metrics: tuple[Metrics, ...]

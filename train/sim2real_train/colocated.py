@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import ray
 import torch
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -18,11 +20,11 @@ from torch import distributed
 from sim2real.errors import InputError, Sim2RealError
 from sim2real_train.checkpoint import Arrays, Checkpoint
 from sim2real_train.cluster import local_cluster
+from sim2real_train.collector import Collected, WorkerState
 from sim2real_train.config import TrainConfig
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
-from sim2real_train.ppo import Update
-from sim2real_train.worker import Collected, Worker, WorkerState
+from sim2real_train.worker import Worker
 
 __all__ = ["Colocated", "WorkerLostError", "colocated"]
 
@@ -75,25 +77,33 @@ class Colocated:
     """The `Placement` of one machine."""
 
     def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int, dumps: Path) -> None:
+        self._stages: dict[str, float] = {}
         actor: Any = ray.remote(num_cpus=1)(_Replica)
         self._workers = [actor.remote() for _ in range(config.num_workers)]
         self._each("start", [(config, rank, str(rendezvous), num_threads, dumps) for rank in range(config.num_workers)])
 
     def collect(self) -> list[Collected]:
         """Let every worker act for T steps."""
-        return self._all("collect")
+        collected: list[Collected] = self._timed("collect")
+        for stage in ("simulation", "inference"):
+            self._stages[f"{stage}_seconds"] = float(np.mean([getattr(each, f"{stage}_seconds") for each in collected]))
+        return collected
 
     def score(self) -> list[Moments]:
         """Let every worker compute advantages and value targets."""
-        return self._all("score")
+        return self._timed("score")
 
-    def learn(self, learning_rate: float, advantages: Moments) -> list[Update]:
+    def learn(self, advantages: Moments) -> list[dict[str, float]]:
         """Let all workers learn, minibatch by minibatch together."""
-        return self._all("learn", learning_rate, advantages)
+        return self._timed("learn", advantages)
 
     def publish(self, observations: Moments) -> None:
         """Give every worker the observations of all, for its normaliser."""
-        self._all("publish", observations)
+        self._timed("publish", observations)
+
+    def stages(self) -> dict[str, float]:
+        """Return the time [s] of each stage of the last iteration; of simulation and inference the workers' mean."""
+        return dict(self._stages)
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the workers share the starts equally, rounded up."""
@@ -124,6 +134,13 @@ class Colocated:
     def process_ids(self) -> list[int]:
         """Return the workers' process ids."""
         return self._all("process_id")
+
+    def _timed(self, method: str, *args: object) -> list[Any]:
+        """Call `method` of every worker and note how long it took."""
+        began = time.perf_counter()
+        answers = self._all(method, *args)
+        self._stages[f"{method}_seconds"] = time.perf_counter() - began
+        return answers
 
     def _all(self, method: str, *args: object) -> list[Any]:
         """Call `method` of every worker with the same arguments."""

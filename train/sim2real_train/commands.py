@@ -203,7 +203,7 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         delays=None if args.latency is None else delay_from_latency(args.latency, longest=MAX_DELAY),
         randomization=ranges,
         model=ModelConfig(hidden=preset.hidden, recurrent=args.recurrent, initial_std=preset.initial_std),
-        ppo=PpoConfig(
+        algorithm=PpoConfig(
             num_steps=preset.num_steps,
             learning_rate=preset.learning_rate,
             desired_kl=preset.desired_kl,

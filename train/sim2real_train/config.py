@@ -39,7 +39,8 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     randomization: RandomizationFile | None
     """Ranges of the physics of each episode; None: the robot's nominal parameters."""
     model: ModelConfig
-    ppo: PpoConfig
+    algorithm: PpoConfig
+    """How is learned."""
 
 
 def config_sha256(config: TrainConfig) -> str:

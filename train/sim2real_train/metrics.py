@@ -25,20 +25,16 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     env_steps: int
     """Control steps of all environments until the end of this iteration."""
     wall_seconds: float
-    """Time since the run began, pauses between attempts left out; the one field that two equal runs do not share."""
+    """Time since the run began, pauses between attempts left out; like `stages` not shared by equal
+    runs."""
     mean_reward: float
     """Per control step."""
     mean_return: float | None
     """Mean sum of rewards of the episodes that ended in this iteration; None: no whole episode has yet."""
-    learning_rate: float
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    kl: float
-    clip_fraction: float
-    grad_norm: float
-    action_std: float
-    minibatches: int
+    learning: dict[str, float]
+    """What the update was like, in the algorithm's own figures; means over all workers."""
+    stages: dict[str, float]
+    """Where the iteration's time went [s], and what else the placement has to tell; differs between equal runs."""
     terms: dict[str, float]
     """Means of the terms of the reward per control step, and other figures of the environments."""
     success: float | None
@@ -59,7 +55,9 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 def scalars(metrics: Metrics) -> dict[str, float | None]:
     """Return every figure of an iteration by name."""
     figures = msgspec.structs.asdict(metrics)
-    return figures.pop("terms") | figures
+    groups = {name: figures.pop(name) for name in ("learning", "stages", "terms")}
+    named = {f"{group}/{name}": value for group in ("learning", "stages") for name, value in groups[group].items()}
+    return groups["terms"] | named | figures
 
 
 def curve(metrics: tuple[Metrics, ...]) -> Curve:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from sim2real_train.checkpoint import Arrays, Checkpoint
+from sim2real_train.collector import Collected, WorkerState
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
-from sim2real_train.ppo import Update
-from sim2real_train.worker import Collected, WorkerState
 
 __all__ = ["Placement"]
 
@@ -24,12 +23,16 @@ class Placement(Protocol):
         """Let every worker compute advantages and value targets; return the moments of the advantages."""
         ...
 
-    def learn(self, learning_rate: float, advantages: Moments) -> list[Update]:
-        """Let all workers learn together, advantages normalised by the moments of all workers'."""
+    def learn(self, advantages: Moments) -> list[dict[str, float]]:
+        """Let all workers learn together, advantages normalised by the moments of all workers'; return figures."""
         ...
 
     def publish(self, observations: Moments) -> None:
         """Give every worker the observations of all, for its normaliser."""
+        ...
+
+    def stages(self) -> dict[str, float]:
+        """Return where time, bytes and samples went since the last call, by name."""
         ...
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:

@@ -8,21 +8,26 @@ one small minibatch is too noisy to steer by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 import torch
 
+from sim2real_train.algorithm import Algorithm, Average
+from sim2real_train.behaviour import GaussianBehaviour
+from sim2real_train.gae import gae
 from sim2real_train.models import ActorCritic
-from sim2real_train.rollout import Batch, Rollout
+from sim2real_train.moments import Moments
+from sim2real_train.rollout import Rollout, Samples
 
 __all__ = [
-    "Learner",
     "Loss",
     "PpoConfig",
-    "Update",
+    "PpoLearner",
     "adapt_learning_rate",
     "gaussian_kl",
     "gaussian_log_prob",
@@ -30,7 +35,7 @@ __all__ = [
 ]
 
 
-class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="algo", tag="ppo"):
     """How a rollout is learned from."""
 
     num_steps: int = 32
@@ -45,6 +50,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """λ."""
     clip: float = 0.2
     """ε: how far the probability of an action may move before the objective is flat."""
+    weight_limit: float = 2.0
+    """Samples whose weight (see `Samples.weights`) is more than this do not count."""
     value_coefficient: float = 1.0
     entropy_coefficient: float = 0.01
     max_grad_norm: float = 1.0
@@ -63,25 +70,9 @@ class Loss(NamedTuple):
     value: torch.Tensor
     entropy: torch.Tensor
     kl: torch.Tensor
-    """KL divergence of the new policy from the one that acted; carries no gradient."""
+    """KL divergence of the new policy from the proximal one; carries no gradient."""
     clipped: torch.Tensor
     """Share of samples whose objective is flat; carries no gradient."""
-
-
-class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """What one iteration's learning was like: means over its last pass."""
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    kl: float
-    """Of the new policy from the one that acted; where it went too far, the divergence that ended the iteration."""
-    clip_fraction: float
-    grad_norm: float
-    action_std: float
-    """Mean standard deviation of the exploration noise after the update."""
-    minibatches: int
-    """Gradient steps that were taken, before the policy had moved far enough or the passes were over."""
 
 
 def gaussian_log_prob(actions: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
@@ -100,21 +91,22 @@ def gaussian_kl(
     return (log_std - old_log_std + 0.5 * spread * torch.exp(-2.0 * log_std) - 0.5).sum(-1)
 
 
-def ppo_loss(model: ActorCritic, batch: Batch, behaviour_log_std: torch.Tensor, config: PpoConfig) -> Loss:
+def ppo_loss(model: ActorCritic, batch: Samples, proximal_log_std: torch.Tensor, config: PpoConfig) -> Loss:
     """Return the loss of a minibatch whose advantages are already normalised."""
     means = model.actor.unroll(batch.observations, batch.state, batch.episode_start)
-    # ratio = π(a|s) / π_behaviour(a|s)
-    ratio = torch.exp(gaussian_log_prob(batch.actions, means, model.log_std) - batch.behaviour_log_probs)
-    # L_policy = −E[min(ratio A, clip(ratio, 1 ± ε) A)]
+    # r = π(a|s) / π_proximal(a|s)
+    ratio = torch.exp(gaussian_log_prob(batch.actions, means, model.log_std) - batch.log_probs)
+    # L_policy = −E[w min(r A, clip(r, 1 ± ε) A)]
     bounded = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-    policy = -torch.minimum(ratio * batch.advantages, bounded * batch.advantages).mean()
+    policy = -(batch.weights * torch.minimum(ratio * batch.advantages, bounded * batch.advantages)).mean()
     # L_value = ½ E[(V − target)²]
-    value = 0.5 * (model.value(batch.critic_observations) - batch.targets).square().mean()
+    values = model.critic.unroll(batch.critic_observations, batch.critic_state, batch.episode_start)
+    value = 0.5 * (values - batch.targets).square().mean()
     # H = Σ log σ + ½ log 2πe
     entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
     total = policy + config.value_coefficient * value - config.entropy_coefficient * entropy
     with torch.no_grad():
-        kl = gaussian_kl(batch.behaviour_means, behaviour_log_std, means, model.log_std).mean()
+        kl = gaussian_kl(batch.means, proximal_log_std, means, model.log_std).mean()
         clipped = ((ratio - 1.0).abs() > config.clip).float().mean()
     return Loss(total, policy, value, entropy, kl, clipped)
 
@@ -129,61 +121,143 @@ def adapt_learning_rate(learning_rate: float, kl: float, config: PpoConfig) -> f
     return learning_rate
 
 
-class Learner:
-    """Steps the model's parameters along the gradient that `average` makes equal on all workers.
+class PpoLearner(Algorithm):
+    """Steps the model's parameters along the gradient that `average` makes equal on all replicas.
 
     Args:
         model: What is trained, in place.
         config: How.
-        average: Replaces a flat vector by its mean over all workers, in place.
+        average: Replaces a flat vector by its mean over all replicas, in place.
+        observation_size: Width of what the critic sees.
+        seed: Seeds the order of the samples.
+
+    Attributes:
+        learning_rate: Of the next update.
+        samples: What the next update learns from.
     """
 
-    def __init__(self, model: ActorCritic, config: PpoConfig, average: Callable[[torch.Tensor], None]) -> None:
-        self.model = model
+    def __init__(
+        self, model: ActorCritic, config: PpoConfig, average: Average, *, observation_size: int, seed: int
+    ) -> None:
+        super().__init__(model, observation_size, seed)
+        self.actor_critic = model
+        self.behaviour = GaussianBehaviour(model.actor, model.log_std)
         self.config = config
+        self.learning_rate = config.learning_rate
         self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
+        self.samples: Samples | None = None
+        # By source of the rollouts.
+        self._critic_states: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
         self._average = average
 
-    def learn(self, rollout: Rollout, learning_rate: float, generator: torch.Generator) -> Update:
-        """Learn from `rollout`, whose advantages are already normalised.
+    def set_moments(self, moments: Moments) -> None:
+        """Normalise observations by `moments` from now on."""
+        self.actor_critic.set_moments(moments)
+
+    @torch.no_grad()
+    def score(self, rollouts: Sequence[Rollout]) -> Moments:
+        """Compute advantages and value targets; return the moments of the advantages."""
+        self.samples = Samples.joined([self._scored(rollout) for rollout in rollouts])
+        return Moments.of(self.samples.advantages[..., None].numpy())
+
+    def _scored(self, rollout: Rollout) -> Samples:
+        config = self.config
+        critic_state = self._critic_state(rollout)
+        values, states = self.actor_critic.critic.unroll_states(
+            rollout.critic_observations, critic_state, rollout.episode_start
+        )
+        next_values = values[1:].clone()
+        steps, env_ids, seen = rollout.finals()
+        next_values[steps, env_ids] = self.actor_critic.value(seen, *(state[steps, env_ids] for state in states))
+        self._critic_states[rollout.source] = tuple(state[-2] for state in states)
+        # Scaled by 1 − γ, a return is an average of rewards: of their order of magnitude, whatever the horizon.
+        advantages, targets = gae(
+            rollout.rewards * (1.0 - config.discount),
+            values[:-1],
+            next_values,
+            rollout.terminated,
+            rollout.truncated,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+        )
+        means, log_probs, weights = self._proximal(rollout)
+        return Samples(
+            observations=rollout.observations[:-1],
+            critic_observations=rollout.critic_observations[:-1],
+            actions=rollout.actions,
+            means=means,
+            log_probs=log_probs,
+            advantages=advantages,
+            targets=targets,
+            values=values[:-1],
+            weights=weights,
+            episode_start=rollout.episode_start[:-1],
+            state=rollout.state,
+            critic_state=critic_state,
+        )
+
+    def _critic_state(self, rollout: Rollout) -> tuple[torch.Tensor, ...]:
+        """Return the critic's state before a rollout: after the one before it of the same environments, if any."""
+        nothing = self.actor_critic.critic_state(rollout.actions.shape[1])
+        return self._critic_states.get(rollout.source, nothing)
+
+    def _proximal(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the proximal policy's means and log-probabilities, and the samples' weights.
+
+        Where the newest weights acted, they are the proximal policy. Older ones are corrected for: decoupled PPO,
+        Hilton et al., "Batch size-invariance for policy optimization" (2022), eq. 5.
+        """
+        behaviour = gaussian_log_prob(rollout.actions, rollout.means, rollout.log_std)
+        if rollout.version == self.version:
+            return rollout.means, behaviour, torch.ones_like(behaviour)
+        log_std = self.behaviour.log_std()
+        means = self.actor_critic.actor.unroll(rollout.observations[:-1], rollout.state, rollout.episode_start[:-1])
+        proximal = gaussian_log_prob(rollout.actions, means, log_std)
+        # w = π_proximal / π_behaviour
+        weights = torch.exp(proximal - behaviour)
+        return means, proximal, weights * (weights <= self.config.weight_limit)
+
+    def update(self, advantages: Moments) -> dict[str, float]:
+        """Learn from the samples, advantages normalised by the moments of all replicas'.
 
         Ends early where the policy has moved twice as far as desired: one iteration that goes too far can undo what
-        many have learned.
+        many have learned. The learning rate follows how far it moved.
         """
+        assert self.samples is not None
+        mean, std = float(advantages.mean[0]), float(advantages.std[0])
+        samples = replace(self.samples, advantages=(self.samples.advantages - mean) / (std + 1e-8))
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        behaviour_log_std = self.model.log_std.detach().clone()
+            group["lr"] = self.learning_rate
+        proximal_log_std = self.behaviour.log_std().clone()
         taken: list[list[torch.Tensor]] = []
         too_far: float | None = None
-        for batch in self._passes(rollout, generator):
-            loss = ppo_loss(self.model, batch, behaviour_log_std, self.config)
+        for batch in self._passes(samples):
+            loss = ppo_loss(self.actor_critic, batch, proximal_log_std, self.config)
             gradient, kl = self._averaged_gradient(loss)
             if float(kl) > 2.0 * self.config.desired_kl:
                 too_far = float(kl)
                 break
             grad_norm = self._step(gradient)
             taken.append([loss.policy, loss.value, loss.entropy, kl, loss.clipped, grad_norm])
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
         last = taken[-self.config.minibatches :]
         means = [float(torch.stack(column).detach().mean()) for column in zip(*last, strict=True)]
-        return Update(
-            policy_loss=means[0],
-            value_loss=means[1],
-            entropy=means[2],
-            # Of what was taken, the first minibatch alone has 0: after one step that went too far, the rate would rise.
-            kl=means[3] if too_far is None else too_far,
-            clip_fraction=means[4],
-            grad_norm=means[5],
-            action_std=float(self.model.log_std.detach().exp().mean()),
-            minibatches=len(taken),
-        )
+        figures: dict[str, float] = dict(zip(names, means, strict=True))
+        # Of what was taken, the first minibatch alone has 0: after one step that went too far, the rate would rise.
+        figures["kl"] = means[3] if too_far is None else too_far
+        figures["action_std"] = float(self.behaviour.log_std().exp().mean())
+        figures["minibatches"] = float(len(taken))
+        figures["learning_rate"] = self.learning_rate
+        self.learning_rate = adapt_learning_rate(self.learning_rate, figures["kl"], self.config)
+        return figures
 
-    def _passes(self, rollout: Rollout, generator: torch.Generator) -> Iterator[Batch]:
+    def _passes(self, samples: Samples) -> Iterator[Samples]:
         """Yield the minibatches of every pass."""
         for _ in range(self.config.epochs):
-            yield from rollout.minibatches(self.config.minibatches, generator)
+            yield from samples.minibatches(self.config.minibatches, self.generator)
 
     def _averaged_gradient(self, loss: Loss) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient and the KL divergence, both as means over all workers, who thus decide alike."""
+        """Return the flat gradient and the KL divergence, both as means over all replicas, who thus decide alike."""
         gradients = torch.autograd.grad(loss.total, list(self.model.parameters()))
         flat = torch.cat([*(gradient.flatten() for gradient in gradients), loss.kl.reshape(1)])
         self._average(flat)
@@ -200,16 +274,36 @@ class Learner:
         self.optimizer.step()
         return norm
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the optimiser's state, by name of parameter and of moment."""
-        return {
+    def replica_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what this replica's next updates depend on and no other's: draws, and the critic's states."""
+        arrays = super().replica_state()
+        for (rank, incarnation), state in self._critic_states.items():
+            for index, tensor in enumerate(state):
+                arrays[f"critic/{rank}/{incarnation}/{index}"] = tensor.numpy().copy()
+        return arrays
+
+    def load_replica_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on exactly from what `replica_state` returned."""
+        super().load_replica_state(arrays)
+        self._critic_states.clear()
+        for name in sorted(name for name in arrays if name.startswith("critic/")):
+            _, rank, incarnation, _ = name.split("/")
+            source = int(rank), int(incarnation)
+            before = self._critic_states.get(source, ())
+            self._critic_states[source] = (*before, torch.tensor(arrays[name]))
+
+    def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the optimiser's moments, by name of parameter and of moment, and the learning rate."""
+        arrays = {
             f"{name}/{key}": tensor.numpy().copy()
             for name, parameter in self.model.named_parameters()
             for key, tensor in self.optimizer.state[parameter].items()
         }
+        return arrays | {"learning_rate": np.array(self.learning_rate)}
 
-    def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on exactly from what `state` returned."""
+    def load_optimizer_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on exactly from what `optimizer_state` returned."""
+        self.learning_rate = float(arrays["learning_rate"])
         for name, parameter in self.model.named_parameters():
             self.optimizer.state[parameter] = {
                 key: torch.tensor(arrays[f"{name}/{key}"]) for key in ("step", "exp_avg", "exp_avg_sq")

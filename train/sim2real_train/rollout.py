@@ -1,18 +1,25 @@
-"""What T steps of B environments leave behind, and how it is cut into minibatches."""
+"""What T steps of B environments leave behind, how it travels, and how it is cut into minibatches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-__all__ = ["Batch", "Rollout"]
+__all__ = ["Rollout", "Samples"]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Samples to learn from. Without memory they are shuffled steps, shape [M, ...]; with it, sequences [T, b, ...]."""
+class Samples:
+    """Scored steps to learn from, shape [T, B, ...]; minibatches of them without memory [M, ...], with it [T, b, ...].
+
+    The proximal policy is the one from which an update may not go far: the one before it. It need not be the one that
+    acted.
+    """
 
     observations: torch.Tensor
     """Raw observations, shape [..., O]."""
@@ -20,18 +27,58 @@ class Batch:
     """What the critic sees, raw, shape [..., Oc]."""
     actions: torch.Tensor
     """Actions that were taken, shape [..., A]."""
-    behaviour_means: torch.Tensor
-    """Means of the distribution they were drawn from, shape [..., A]."""
-    behaviour_log_probs: torch.Tensor
-    """Their log-probability under it, shape [...]."""
+    means: torch.Tensor
+    """Means of the proximal policy, shape [..., A]."""
+    log_probs: torch.Tensor
+    """Log-probability of the actions under it, shape [...]."""
     advantages: torch.Tensor
     """Shape [...]."""
     targets: torch.Tensor
     """What the value should be, shape [...]."""
+    values: torch.Tensor
+    """What it was before the update, shape [...]."""
+    weights: torch.Tensor
+    """How much a sample counts: its probability under the proximal policy over that under the one that acted; [...]."""
     episode_start: torch.Tensor
     """Where the recurrent state is reset before the step, shape [...], bool."""
     state: tuple[torch.Tensor, ...]
-    """Recurrent state before the first step, shape [b, H]; empty without memory."""
+    """Recurrent state of the actor before the first step, shape [B, H]; empty without memory."""
+    critic_state: tuple[torch.Tensor, ...]
+    """The same of the critic."""
+
+    @staticmethod
+    def joined(parts: Sequence[Samples]) -> Samples:
+        """Return the samples of several rollouts of equal length, side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in _TENSORS}
+        states = {
+            name: tuple(torch.cat(each) for each in zip(*(getattr(part, name) for part in parts), strict=True))
+            for name in _STATES
+        }
+        return replace(parts[0], **tensors, **states)
+
+    def minibatches(self, count: int, generator: torch.Generator) -> Iterator[Samples]:
+        """Yield every sample once, in `count` random minibatches of equal size."""
+        if self.state or self.critic_state:
+            yield from self._sequences(count, generator)
+            return
+        flat = {name: getattr(self, name).flatten(0, 1) for name in _TENSORS}
+        order = torch.randperm(len(self.advantages.flatten()), generator=generator)
+        for rows in order.chunk(count):
+            yield replace(self, **{name: tensor[rows] for name, tensor in flat.items()})
+
+    def _sequences(self, count: int, generator: torch.Generator) -> Iterator[Samples]:
+        """Whole sequences of some of the environments, so that the state can be carried through them."""
+        order = torch.randperm(self.advantages.shape[1], generator=generator)
+        for columns in order.chunk(count):
+            tensors = {name: getattr(self, name)[:, columns] for name in _TENSORS}
+            states = {name: tuple(tensor[columns] for tensor in getattr(self, name)) for name in _STATES}
+            yield replace(self, **tensors, **states)
+
+
+_STATES: Final = ("state", "critic_state")
+_TENSORS: Final = tuple(field.name for field in fields(Samples) if field.name not in _STATES)
 
 
 class Rollout:
@@ -42,11 +89,15 @@ class Rollout:
         critic_observations: What the critic sees, shape [T + 1, B, Oc]; the observations where it sees nothing else.
         actions: Shape [T, B, A].
         means: Means of the actions' distribution, shape [T, B, A].
+        log_std: Logarithm of its standard deviation, the same for all, shape [A].
         rewards: Shape [T, B].
         terminated: The episode ended by itself in this step, shape [T, B], bool.
         truncated: The episode was cut off after this step, shape [T, B], bool.
         episode_start: The step is the first of its episode, shape [T + 1, B], bool.
-        final_observations: For each ended episode its step, environment and what the critic saw last.
+        state: Recurrent state before the first step, shape [B, H]; empty without memory.
+        final_observations: Of ended episodes the steps, environments and what the critic saw last, in parts.
+        version: Of the weights that acted: how many updates they had seen.
+        source: Rank and incarnation of the collector: one source's rollouts follow each other without a gap.
     """
 
     def __init__(
@@ -57,48 +108,60 @@ class Rollout:
         self.observations = self.critic_observations[..., :observation_size]
         self.actions = torch.zeros(num_steps, num_envs, action_size)
         self.means = torch.zeros(num_steps, num_envs, action_size)
+        self.log_std = torch.zeros(action_size)
         self.rewards = torch.zeros(num_steps, num_envs)
         self.terminated = torch.zeros(num_steps, num_envs, dtype=torch.bool)
         self.truncated = torch.zeros(num_steps, num_envs, dtype=torch.bool)
         self.episode_start = torch.zeros(num_steps + 1, num_envs, dtype=torch.bool)
-        self.log_probs = torch.zeros(num_steps, num_envs)
-        self.advantages = torch.zeros(num_steps, num_envs)
-        self.targets = torch.zeros(num_steps, num_envs)
         self.state: tuple[torch.Tensor, ...] = ()
-        self.final_observations: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+        self.final_observations: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self.version = 0
+        self.source: tuple[int, int] = (0, 0)
 
     def begin(self, state: tuple[torch.Tensor, ...]) -> None:
         """Start a new rollout where the last one ended, with the recurrent state before its first step."""
         self.critic_observations[0] = self.critic_observations[-1]
         self.episode_start[0] = self.episode_start[-1]
-        self.state = state
+        self.state = tuple(tensor.clone() for tensor in state)
         self.final_observations.clear()
 
-    def minibatches(self, count: int, generator: torch.Generator) -> Iterator[Batch]:
-        """Yield every sample once, in `count` random minibatches of equal size."""
-        if self.state:
-            yield from self._sequences(count, generator)
-            return
-        flat = [tensor.flatten(0, 1) for tensor in self._tensors()]
-        order = torch.randperm(len(flat[0]), generator=generator)
-        for rows in order.chunk(count):
-            yield Batch(*(tensor[rows] for tensor in flat), state=())
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all of it as arrays, for another process; they are views of this rollout."""
+        arrays = {name: getattr(self, name).numpy() for name in _ARRAYS}
+        arrays |= {f"state/{index}": tensor.numpy() for index, tensor in enumerate(self.state)}
+        arrays |= {f"final/{name}": tensor.numpy() for name, tensor in zip(_FINAL, self.finals(), strict=True)}
+        arrays["facts"] = np.array([self.observations.shape[-1], self.version, *self.source], np.int64)
+        return arrays
 
-    def _sequences(self, count: int, generator: torch.Generator) -> Iterator[Batch]:
-        """Whole sequences of some of the environments, so that the state can be carried through them."""
-        order = torch.randperm(self.rewards.shape[1], generator=generator)
-        for columns in order.chunk(count):
-            state = tuple(tensor[columns] for tensor in self.state)
-            yield Batch(*(tensor[:, columns] for tensor in self._tensors()), state=state)
-
-    def _tensors(self) -> tuple[torch.Tensor, ...]:
-        return (
-            self.observations[:-1],
-            self.critic_observations[:-1],
-            self.actions,
-            self.means,
-            self.log_probs,
-            self.advantages,
-            self.targets,
-            self.episode_start[:-1],
+    @staticmethod
+    def of(arrays: Mapping[str, npt.NDArray[Any]]) -> Rollout:
+        """Return the rollout that `arrays` came from, with copies of them: shared memory is not ours to keep."""
+        num_steps, num_envs, action_size = arrays["actions"].shape
+        observation_size, version, *source = arrays["facts"].tolist()
+        critic_observation_size = arrays["critic_observations"].shape[-1]
+        rollout = Rollout(num_steps, num_envs, observation_size, critic_observation_size, action_size)
+        for name in _ARRAYS:
+            getattr(rollout, name)[:] = torch.tensor(arrays[name])
+        rollout.state = tuple(
+            torch.tensor(arrays[f"state/{index}"]) for index in range(sum(name.startswith("state/") for name in arrays))
         )
+        steps, env_ids, seen = (torch.tensor(arrays[f"final/{name}"]) for name in _FINAL)
+        rollout.final_observations = [(steps, env_ids, seen)]
+        rollout.version = version
+        rollout.source = (source[0], source[1])
+        return rollout
+
+    def finals(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return steps, shape [n], environments, shape [n], and last observations, shape [n, Oc], of ended episodes."""
+        if not self.final_observations:
+            nobody = torch.zeros(0, dtype=torch.int64)
+            return nobody, nobody, self.critic_observations[0, :0]
+        steps, env_ids, seen = zip(*self.final_observations, strict=True)
+        return torch.cat(steps), torch.cat(env_ids), torch.cat(seen)
+
+
+_ARRAYS: Final = (
+    *("critic_observations", "actions", "means", "log_std", "rewards"),
+    *("terminated", "truncated", "episode_start"),
+)
+_FINAL: Final = ("steps", "env_ids", "observations")

@@ -22,9 +22,7 @@ from sim2real_train.evaluate import Evaluation
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
-from sim2real_train.ppo import Update, adapt_learning_rate
 from sim2real_train.run_folder import claimed
-from sim2real_train.worker import Collected
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
@@ -114,19 +112,17 @@ class _Run:
         self.out = out
         self.workers = workers
         self.metrics: list[Metrics] = []
-        self.learning_rate = config.ppo.learning_rate
         self.began = time.monotonic()
         self.saved: State | None = None
         if start is not None:
             workers.load(start)
             self.metrics = list(start.state.metrics)
-            self.learning_rate = start.state.learning_rate
             self.began -= start.state.wall_seconds
             self.saved = start.state
 
     def iterate(self) -> None:
         """Learn until the schedule's iterations are done; save on the way and at the end."""
-        steps = self.config.num_envs * self.config.ppo.num_steps
+        steps = self.config.num_envs * self.config.algorithm.num_steps
         total = self.schedule.iterations
         with MetricsLog(self.out, tuple(self.metrics), total=total, env_steps=steps) as log:
             while len(self.metrics) < total:
@@ -140,22 +136,20 @@ class _Run:
         """Collect, score, learn, publish."""
         collected = self.workers.collect()
         advantages = merge(self.workers.score())
-        learning_rate = self.learning_rate
-        update = _mean(self.workers.learn(learning_rate, advantages))
-        self.learning_rate = adapt_learning_rate(learning_rate, update.kl, self.config.ppo)
+        learning = _mean(self.workers.learn(advantages))
         self.workers.publish(merge(each.observations for each in collected))
         due = number % self.schedule.evaluate_every == 0
         returns = [value for each in collected for value in each.episode_returns]
         return Metrics(
             iteration=number,
-            env_steps=number * self.config.num_envs * self.config.ppo.num_steps,
+            env_steps=number * self.config.num_envs * self.config.algorithm.num_steps,
             wall_seconds=time.monotonic() - self.began,
             mean_reward=float(np.mean([each.mean_reward for each in collected])),
             mean_return=float(np.mean(returns)) if returns else None,
-            learning_rate=learning_rate,
-            terms=_mean_terms(collected),
+            learning=learning,
+            stages=self.workers.stages(),
+            terms=_mean([each.terms for each in collected]),
             success=self._evaluate(max(self.schedule.evaluate_starts // 4, 1)).success_rate if due else None,
-            **msgspec.structs.asdict(update),
         )
 
     def _evaluate(self, starts: int) -> Evaluation:
@@ -165,11 +159,10 @@ class _Run:
         states = self.workers.states()
         arrays = self.workers.learner() | {f"worker-{rank}": state.arrays for rank, state in enumerate(states)}
         state = State(
-            schema_version=1,
+            schema_version=2,
             toolkit_version=__version__,
             config=self.config,
             iteration=len(self.metrics),
-            learning_rate=self.learning_rate,
             wall_seconds=time.monotonic() - self.began,
             metrics=tuple(self.metrics),
             generators=tuple(state.generator for state in states),
@@ -195,15 +188,9 @@ class _Run:
         )
 
 
-def _mean_terms(collected: list[Collected]) -> dict[str, float]:
-    return {name: float(np.mean([each.terms[name] for each in collected])) for name in collected[0].terms}
-
-
-def _mean(updates: list[Update]) -> Update:
-    """Return the means over all workers; the number of gradient steps is the same on each."""
-    floats = [name for name in Update.__struct_fields__ if name != "minibatches"]
-    means = {name: float(np.mean([getattr(update, name) for update in updates])) for name in floats}
-    return Update(**means, minibatches=updates[0].minibatches)
+def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Return the means over all workers."""
+    return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
 
 
 def _check_metrics(task: str, metrics: Metrics) -> None:
@@ -260,7 +247,7 @@ def _differences(was: msgspec.Struct, now: msgspec.Struct, path: str = "") -> li
         old, new = getattr(was, name), getattr(now, name)
         if isinstance(old, RandomizationFile) or isinstance(new, RandomizationFile):
             phrases += [f"{path}{name} is not the same file"] if old != new else []
-        elif isinstance(old, msgspec.Struct):
+        elif isinstance(old, msgspec.Struct) and type(old) is type(new):
             phrases += _differences(old, new, f"{path}{name}.")
         elif old != new:
             phrases.append(f"{path}{name} was {old!r}, now {new!r}")

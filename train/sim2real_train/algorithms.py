@@ -1,0 +1,33 @@
+"""Which algorithm a run asks for, with the networks that its environments need."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sim2real_train.algorithm import Algorithm, Average
+from sim2real_train.config import TrainConfig
+from sim2real_train.environments import columns_of
+from sim2real_train.models import ActorCritic
+from sim2real_train.ppo import PpoLearner
+
+__all__ = ["make_algorithm"]
+
+_ORDER = 1
+"""Spawn key that tells the learner's draws from the environments'."""
+
+
+def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: int, average: Average) -> Algorithm:
+    """Return a replica of the run's learner.
+
+    Args:
+        config: The run.
+        sizes: Widths of the observation, of what the critic sees and of the action.
+        rank: Which of the replicas this is: all have the same weights, and draws of their own.
+        average: Replaces a flat vector by its mean over all replicas, in place.
+    """
+    # The same weights on every replica: the only draws that use the run's seed itself.
+    torch.manual_seed(config.seed)
+    seed = int(np.random.SeedSequence(config.seed, spawn_key=(rank, 0, _ORDER)).generate_state(1)[0])
+    model = ActorCritic(config.model, *sizes, columns_of(config))
+    return PpoLearner(model, config.algorithm, average, observation_size=sizes[1], seed=seed)
