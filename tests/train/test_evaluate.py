@@ -36,13 +36,26 @@ def test_wilson_interval_holds_the_rate_and_mirrors(trials: int, data: st.DataOb
 
 
 def test_judge_pools_episodes() -> None:
-    first = Episodes(success=[True, True], time_to_goal=[1.0, 2.0], returns=[10.0, 20.0])
-    second = Episodes(success=[True, False], time_to_goal=[3.0, math.inf], returns=[30.0, 0.0])
+    first = Episodes(
+        success=[True, True],
+        time_to_goal=[1.0, 2.0],
+        returns=[10.0, 20.0],
+        ended_early=[False, False],
+        terms={"track": [1.0, 0.5]},
+    )
+    second = Episodes(
+        success=[True, False],
+        time_to_goal=[3.0, math.inf],
+        returns=[30.0, 0.0],
+        ended_early=[False, True],
+        terms={"track": [0.5, 0.0]},
+    )
     verdict = judge([first, second], "stands")
     assert (verdict.starts, verdict.successes, verdict.success_rate) == (4, 3, 0.75)
     assert (verdict.mean_return, verdict.criterion) == (15.0, "stands")
     assert verdict.median_time == 2.0
     assert verdict.p95_time is None
+    assert (verdict.ended_early, verdict.terms) == (0.25, {"track": 0.5})
 
 
 class EnergyPump:

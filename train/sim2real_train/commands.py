@@ -294,9 +294,14 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
             f"{result.success_rate:.1%} (95 % interval {low:.1%} to {high:.1%}; asked for {args.min_success:.0%}); "
             f"mean return {result.mean_return:.1f}\n"
             f"success: {result.criterion}\n"
+            f"ended early: {result.ended_early:.1%}; reward per step: {_terms(result.terms)}\n"
             f"time to the goal: median {_seconds(result.median_time)}, 95th percentile {_seconds(result.p95_time)}"
         ),
     )
+
+
+def _terms(terms: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in terms.items()) or "not told apart"
 
 
 def _seconds(value: float | None) -> str:

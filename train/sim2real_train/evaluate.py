@@ -59,6 +59,10 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the 95th percentile; None: not within 95 % of the episodes."""
     criterion: str
     """What success asks for, in words."""
+    ended_early: float
+    """Share of the episodes that ended by themselves: a robot fell, a simulation diverged."""
+    terms: dict[str, float]
+    """Weighted terms of the reward per control step; nothing counts after an episode has ended."""
 
 
 class Episodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +73,10 @@ class Episodes(msgspec.Struct, frozen=True, kw_only=True):
     """Time [s] from which the goal holds to the end; infinite where it does not."""
     returns: list[float]
     """Sums of rewards."""
+    ended_early: list[bool]
+    """Whether it ended by itself, before the time limit."""
+    terms: dict[str, list[float]]
+    """Means of the terms of the reward per control step of a whole episode."""
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
@@ -140,16 +148,24 @@ def run_episodes(
     num_steps = round(task.episode_length / env.control_period)
     held = np.empty((num_steps, starts), np.bool_)
     returns = np.zeros(starts)
+    terms = np.zeros((len(env.reward_names), starts))
     alive = np.ones(starts, np.bool_)
     policy.reset(starts)
     for step in range(num_steps):
         result = env.step(policy.act(env.observation))
         returns += result.reward * alive
+        terms += result.reward_terms * alive
         alive &= ~result.terminated
         held[step] = task.goal.holds(env.motion)
     reached = success(task.goal, held, env.control_period) & alive
     times = np.where(alive, time_to_goal(held, env.control_period), np.inf)
-    return Episodes(success=reached.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
+    return Episodes(
+        success=reached.tolist(),
+        time_to_goal=times.tolist(),
+        returns=returns.tolist(),
+        ended_early=(~alive).tolist(),
+        terms=dict(zip(env.reward_names, (terms / num_steps).tolist(), strict=True)),
+    )
 
 
 def run_foreign_episodes(policy: BatchPolicy, env: VectorEnv) -> Episodes:
@@ -167,7 +183,13 @@ def run_foreign_episodes(policy: BatchPolicy, env: VectorEnv) -> Episodes:
         going &= ~(result.terminated | result.truncated)
     lasted |= going
     times = np.where(lasted, 0.0, np.inf)
-    return Episodes(success=lasted.tolist(), time_to_goal=times.tolist(), returns=returns.tolist())
+    return Episodes(
+        success=lasted.tolist(),
+        time_to_goal=times.tolist(),
+        returns=returns.tolist(),
+        ended_early=(~lasted).tolist(),
+        terms={},
+    )
 
 
 def judge(parts: Sequence[Episodes], criterion: str) -> Evaluation:
@@ -183,6 +205,10 @@ def judge(parts: Sequence[Episodes], criterion: str) -> Evaluation:
         median_time=_quantile(times, 0.5),
         p95_time=_quantile(times, 0.95),
         criterion=criterion,
+        ended_early=float(np.mean([value for part in parts for value in part.ended_early])),
+        terms={
+            name: float(np.mean([value for part in parts for value in part.terms[name]])) for name in parts[0].terms
+        },
     )
 
 
