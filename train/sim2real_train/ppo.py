@@ -53,11 +53,15 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     weight_limit: float = 2.0
     """Samples whose weight (see `Samples.weights`) is more than this do not count."""
     value_coefficient: float = 1.0
+    """Weight of the value's loss."""
     entropy_coefficient: float = 0.01
+    """Weight of the policy's entropy."""
     max_grad_norm: float = 1.0
+    """Length that gradients are cut to."""
     learning_rate: float = 1e-3
     """Of the first iteration."""
     learning_rate_bounds: tuple[float, float] = (1e-5, 2e-3)
+    """Between which it follows the policy's change."""
     desired_kl: float = 0.01
     """KL divergence of one iteration that the learning rate is steered to, and twice which ends it."""
 

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sim2real.errors import InputError
+from sim2real_train.config import TrainConfig
+from sim2real_train.overrides import describe, override
+from tests.train.builders import small_config
+
+
+def test_every_field_is_described() -> None:
+    """Each has a name that sets it, a value, and a sentence of what it means."""
+    rows = describe(small_config())
+    assert [row.name for row in rows if not row.meaning] == []
+    assert {"algorithm.clip", "model.hidden", "num_envs", "seed"} <= {row.name for row in rows}
+
+
+def test_every_field_can_be_set_to_what_it_is() -> None:
+    config = small_config()
+    for row in describe(config):
+        assert override(config, [f"{row.name}={msgspec.json.encode(row.value).decode()}"], "--set") == config, row.name
+
+
+def test_fields_are_set_by_json_or_by_a_plain_word() -> None:
+    config = override(small_config(), ["algorithm.clip=0.1", "model.hidden=[8,4]", "model.activation=tanh"], "--set")
+    assert isinstance(config, TrainConfig)
+    assert (config.algorithm.clip, config.model.hidden, config.model.activation) == (0.1, (8, 4), "tanh")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "told"),
+    [
+        ("algorithm.clip", "expected NAME=VALUE"),
+        ("algorithm.clap=0.1", "did you mean algorithm.clip"),
+        ("algorithm.clip.x=1", "no field named 'algorithm.clip.x'"),
+        ("algorithm.clip=much", "Expected `float`, got `str`"),
+        ("algorithm.clip=true", "Expected `float`, got `bool`"),
+        ("model.activation=sine", "Invalid enum value 'sine'"),
+        ("num_env=4", "did you mean num_envs"),
+        ("=4", "no field named ''"),
+    ],
+)
+def test_what_cannot_be_set_is_told(assignment: str, told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        override(small_config(), [assignment], "--set")
+    assert "\n" not in str(error.value)
+
+
+def test_a_field_is_set_once() -> None:
+    with pytest.raises(InputError, match="seed is set twice"):
+        override(small_config(), ["seed=1", "seed=2"], "--set")
