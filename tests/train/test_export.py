@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sim2real.bundle import Golden, read_bundle
+from sim2real.bundle import MIN_GOLDEN_STEPS, Golden, read_bundle
 from sim2real.contract import PolicyContract, decode_contract
 from sim2real.errors import InputError
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY, read_metadata
@@ -21,7 +21,7 @@ from sim2real_edge.engine import load_engine
 from sim2real_edge.golden import replay_golden
 from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
 from sim2real_train.encoder import ConvConfig
-from sim2real_train.export import actor_of, contract_of, export, record_golden
+from sim2real_train.export import ExportResult, actor_of, contract_of, export, record_golden
 from sim2real_train.models import Actor, ModelConfig, ObservationNormalizer
 from sim2real_train.onnx_graph import IR_VERSION, OPSET, actor_to_onnx
 from sim2real_train.parity import TOLERANCE, prove
@@ -73,20 +73,31 @@ def trained_checkpoint(folder: Path, model: ModelConfig) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Returns the checkpoint of a kind, trained once."""
+
+    @functools.cache
+    def train(kind: str) -> Path:
+        return trained_checkpoint(tmp_path_factory.mktemp(kind), MODELS[kind])
+
+    return train
+
+
 @pytest.fixture(scope="module", params=MODELS)
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained_checkpoint(tmp_path_factory.mktemp("run"), MODELS[request.param])
+def result(request: pytest.FixtureRequest, trained: Callable[[str], Path]) -> ExportResult:
+    """What was exported of each kind, next to its checkpoint."""
+    checkpoint = trained(request.param)
+    return export(checkpoint, checkpoint / "policy.s2r")
 
 
-def test_what_is_exported_is_what_was_trained(checkpoint: Path, tmp_path: Path) -> None:
+def test_what_is_exported_is_what_was_trained(result: ExportResult) -> None:
     """Trainer, ONNX Runtime and the robot's engine agree over sequences of raw measurements."""
-    out = tmp_path / "policy.s2r"
-    result = export(checkpoint, out)
     assert result.passed
-    assert result.bundle == out
+    assert result.bundle is not None
     assert {each.engine for each in result.parity} == {"onnxruntime", "edge, onnxruntime-cpu"}
     assert all(each.steps >= 200 and each.error <= TOLERANCE for each in result.parity)
-    bundle = read_bundle(out)
+    bundle = read_bundle(result.bundle)
     assert bundle.contract_hash.hex() == result.contract_sha256
     assert bundle.contract.identity.checkpoint_sha256 == result.checkpoint_sha256
     assert len(bundle.golden.signals) >= 400
@@ -94,10 +105,10 @@ def test_what_is_exported_is_what_was_trained(checkpoint: Path, tmp_path: Path) 
     assert replay_golden(load_engine("onnxruntime-cpu", bundle), bundle).passed
 
 
-def test_the_file_is_complete_and_tells_nothing_of_the_machine(checkpoint: Path, tmp_path: Path) -> None:
-    export(checkpoint, tmp_path / "a.s2r")
-    export(checkpoint, tmp_path / "b.s2r")
-    first, second = (read_bundle(tmp_path / name) for name in ("a.s2r", "b.s2r"))
+def test_the_file_is_complete_and_tells_nothing_of_the_machine(result: ExportResult, tmp_path: Path) -> None:
+    assert result.bundle is not None
+    export(result.bundle.parent, tmp_path / "again.s2r")
+    first, second = (read_bundle(path) for path in (result.bundle, tmp_path / "again.s2r"))
     assert first.models == second.models
     content = first.models["float32"]
     assert decode_contract(read_metadata(content)[CONTRACT_METADATA_KEY].encode()) == first.contract
@@ -110,34 +121,33 @@ def test_the_file_is_complete_and_tells_nothing_of_the_machine(checkpoint: Path,
     assert [value.name for value in model.graph.output] == ["action", *(state.output_name for state in recurrent)]
 
 
-def test_signed_with_the_given_key(tmp_path: Path) -> None:
-    folder = trained_checkpoint(tmp_path / "run", MODELS["mlp"])
+def test_signed_with_the_given_key(trained: Callable[[str], Path], tmp_path: Path) -> None:
     public_key = generate_signing_key(tmp_path / "release.key")
-    export(folder, tmp_path / "policy.s2r", signing_key=load_signing_key(tmp_path / "release.key"))
+    export(trained("mlp"), tmp_path / "policy.s2r", signing_key=load_signing_key(tmp_path / "release.key"))
     assert read_bundle(tmp_path / "policy.s2r", trusted_keys=[public_key]).signature.trusted
 
 
 class Exported:
     """An actor with everything that an export of it is made from."""
 
-    def __init__(self, model: ModelConfig, folder: Path) -> None:
-        checkpoint = read_checkpoint(trained_checkpoint(folder, model))
-        task = get_task(task_name(model))
+    def __init__(self, folder: Path) -> None:
+        checkpoint = read_checkpoint(folder)
+        task = get_task(checkpoint.state.config.task)
         self.actor: Actor = actor_of(checkpoint)
         self.contract: PolicyContract = contract_of(checkpoint, task, self.actor)
-        self.golden: Golden = record_golden(self.actor, task, self.contract)
+        self.golden: Golden = record_golden(self.actor, task, self.contract, steps=2 * MIN_GOLDEN_STEPS)
 
     def passes(self, exported: bytes) -> bool:
         return all(each.passed for each in prove(self.actor, self.contract, exported, self.golden))
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+def exported(trained: Callable[[str], Path]) -> Callable[[str], Exported]:
     """Returns the model of a kind, made once, whose right export passes."""
 
     @functools.cache
     def make(kind: str) -> Exported:
-        made = Exported(MODELS[kind], tmp_path_factory.mktemp(kind))
+        made = Exported(trained(kind))
         assert made.passes(actor_to_onnx(made.actor, made.contract))
         return made
 
@@ -250,25 +260,25 @@ def test_a_layer_without_a_known_form_is_named(gru: Exported) -> None:
         actor_to_onnx(wrong, gru.contract)
 
 
-def changed_checkpoint(folder: Path, model: ModelConfig, name: str, factor: float) -> Path:
-    """A checkpoint whose weights `name` are multiplied by `factor`."""
-    checkpoint = read_checkpoint(trained_checkpoint(folder, model))
+def changed_checkpoint(trained: Path, folder: Path, name: str, factor: float) -> Path:
+    """A copy of a checkpoint, whose weights `name` are multiplied by `factor`."""
+    checkpoint = read_checkpoint(trained)
     arrays = {role: dict(tensors) for role, tensors in checkpoint.arrays.items()}
     arrays["weights"][name] = arrays["weights"][name] * np.float32(factor)
     write_checkpoint(folder, checkpoint.state, arrays)
     return folder
 
 
-def test_failed_parity_writes_nothing(tmp_path: Path) -> None:
+def test_failed_parity_writes_nothing(trained: Callable[[str], Path], tmp_path: Path) -> None:
     """A memory with weights this large is chaotic: the last bits of two engines part it within a sequence."""
-    folder = changed_checkpoint(tmp_path / "run", MODELS["gru"], "actor.memory.hidden.weight", 30.0)
+    folder = changed_checkpoint(trained("gru"), tmp_path / "run", "actor.memory.hidden.weight", 30.0)
     result = export(folder, tmp_path / "policy.s2r")
     assert not result.passed
     assert result.bundle is None
     assert not (tmp_path / "policy.s2r").exists()
 
 
-def test_diverged_weights_are_named(tmp_path: Path) -> None:
-    folder = changed_checkpoint(tmp_path / "run", MODELS["mlp"], "actor.network.0.0.weight", np.nan)
+def test_diverged_weights_are_named(trained: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = changed_checkpoint(trained("mlp"), tmp_path / "run", "actor.network.0.0.weight", np.nan)
     with pytest.raises(InputError, match=r"actor\.network\.0\.0\.weight are not finite"):
         export(folder, tmp_path / "policy.s2r")
