@@ -8,44 +8,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from sim2real.tasks import StepResult, VectorEnv
 from sim2real_train.behaviour import Behaviour
+from sim2real_train.chunks import Collected, WorkerState
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import training_env
 from sim2real_train.moments import Moments
 from sim2real_train.rollout import Rollout
 
 __all__ = ["Collected", "Collector", "WorkerState"]
-
-
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker's rollout was like."""
-
-    observations: Moments
-    """Moments of what the critic sees, which begins with the observations."""
-    mean_reward: float
-    """Per control step."""
-    episode_returns: list[float]
-    """Sums of rewards of the episodes that ended in it."""
-    terms: dict[str, float]
-    """Mean of each term of the reward per control step, and other figures of the environments."""
-    simulation_seconds: float
-    """Time that was waited for the environments."""
-    inference_seconds: float
-    """Time that the policy took."""
-
-
-class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker needs, beside weights and optimiser, to go on exactly from here."""
-
-    arrays: dict[str, npt.NDArray[Any]]
-    generator: dict[str, Any]
-    """State of the environments' NumPy generators, by group."""
 
 
 class _Group:
@@ -119,7 +94,7 @@ class Collector:
         self._simulation_ns = 0
         rollout = self.rollout
         if self._state is None:
-            self._state = behaviour.actor.initial_state(rollout.actions.shape[1])
+            self._state = behaviour.initial_state(rollout.actions.shape[1])
         rollout.begin(self._state)
         rollout.version = version
         rollout.log_std = behaviour.log_std().clone()
@@ -146,7 +121,8 @@ class Collector:
         assert self._state is not None
         rollout, columns = self.rollout, group.columns
         state = tuple(tensor[columns] for tensor in self._state)
-        acted = behaviour.act(rollout.observations[step, columns], state, noise[step, columns])
+        observations = rollout.critic_observations[step, columns, : behaviour.observation_size]
+        acted = behaviour.act(observations, state, noise[step, columns])
         rollout.actions[step, columns] = acted.actions
         rollout.means[step, columns] = acted.means
         for tensor, following in zip(self._state, acted.state, strict=True):

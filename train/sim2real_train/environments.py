@@ -27,7 +27,7 @@ _FOREIGN_CRITERION: Final = "the episode lasts to its time limit"
 
 
 def check_task(config: TrainConfig) -> None:
-    """Check that there is such a task, that its robot can have the physics, and that the encoder finds its term.
+    """Check that there is such a task, that its robot can have the physics, and that networks find what they read.
 
     Raises:
         InputError: Not so; or physics is configured for a foreign environment, which has its own.
@@ -40,9 +40,13 @@ def check_task(config: TrainConfig) -> None:
                 raise InputError(
                     f"{config.task}: has its own physics; leave out --{'latency' if option == 'delays' else option}"
                 )
+        if config.model.privileged:
+            raise InputError(f"{config.task}: no teachers are trained in foreign environments; leave out --privileged")
         GymTaskEnv.check(config.task)
         return
     task = _task(config)
+    if config.model.privileged and not task.critic:
+        raise InputError(f"{config.task}: a critic sees no more than the policy; leave out --privileged")
     check_robot(training_ranges(config, task), task.robot, task.scene)
     columns_of(config)
 
@@ -88,7 +92,13 @@ def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: 
             return run_foreign_episodes(policy, env)
     task = _task(config)
     return run_episodes(
-        policy, task, starts=starts, seed=seed, randomization=training_ranges(config, task), num_threads=num_threads
+        policy,
+        task,
+        starts=starts,
+        seed=seed,
+        randomization=training_ranges(config, task),
+        num_threads=num_threads,
+        privileged=config.model.privileged,
     )
 
 

@@ -130,8 +130,9 @@ def run_episodes(
     seed: int,
     randomization: RandomizationFile | None,
     num_threads: int = 1,
+    privileged: bool = False,
 ) -> Episodes:
-    """Run the episodes of `evaluate`."""
+    """Run the episodes of `evaluate`; a `privileged` policy reads what a critic sees."""
     env = TaskEnv(
         task,
         starts,
@@ -152,7 +153,7 @@ def run_episodes(
     alive = np.ones(starts, np.bool_)
     policy.reset(starts)
     for step in range(num_steps):
-        result = env.step(policy.act(env.observation))
+        result = env.step(policy.act(env.critic_observation if privileged else env.observation))
         returns += result.reward * alive
         terms += result.reward_terms * alive
         alive &= ~result.terminated

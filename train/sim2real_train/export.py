@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
-import torch
 
 from sim2real.action import ActionMapper
 from sim2real.bundle import Golden, write_bundle
@@ -114,30 +113,21 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
     """Return the actor that a checkpoint holds the weights of.
 
     Raises:
-        InputError: A weight is not finite: training diverged; or the weights do not fit the configured network.
+        InputError: A weight is not finite: training diverged; the weights do not fit the configured network; or it is
+            a teacher, which reads what no robot measures.
     """
     config = checkpoint.state.config
-    for name, array in checkpoint.arrays["weights"].items():
-        if not np.isfinite(array).all():
-            raise InputError(
-                f"checkpoint: the weights {name} are not finite, so training diverged; train anew with a lower "
-                "--learning-rate"
-            )
+    if config.model.privileged:
+        raise InputError(
+            "checkpoint: its policy reads what only a simulation knows, so that no robot can run it; it is a teacher: "
+            f"train a student of it by sim2real train {config.task} --algo distill --teacher CHECKPOINT"
+        )
     task = task_of(checkpoint)
     contract = task.contract(unpublished(task))
     sizes = contract.model.observation_size, contract.model.action_size
     actor = Actor(config.model, *sizes, encoder_columns(config.model, contract))
-    prefix = "actor."
-    weights = {
-        name.removeprefix(prefix): torch.tensor(array)
-        for name, array in checkpoint.arrays["weights"].items()
-        if name.startswith(prefix)
-    }
-    try:
-        actor.load_state_dict(weights)
-    except RuntimeError as error:
-        raise InputError("checkpoint: its weights do not fit the network of its configuration; train anew") from error
-    return actor.requires_grad_(False)
+    actor.load_weights(checkpoint.arrays["weights"])
+    return actor
 
 
 def contract_of(checkpoint: Checkpoint, task: Task, actor: Actor) -> PolicyContract:

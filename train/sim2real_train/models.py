@@ -6,7 +6,8 @@ memory, layers, deterministic head. What is exported is the very module that was
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +21,17 @@ from sim2real_train.encoder import ConvConfig, ConvEncoder, term_columns
 from sim2real_train.memory import CELLS, run_sequence
 from sim2real_train.moments import Moments
 
-__all__ = ["Actor", "ActorCritic", "Critic", "ModelConfig", "Network", "ObservationNormalizer", "encoder_columns"]
+__all__ = [
+    "Actor",
+    "ActorCritic",
+    "Critic",
+    "ModelConfig",
+    "Network",
+    "ObservationNormalizer",
+    "encoder_columns",
+    "make_encoder",
+    "make_mlp",
+]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
@@ -40,6 +51,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether the critic has a memory of its own, of the same kind and width."""
     encoder: ConvConfig | None = None
     """Convolutions over one term of the observation, in actor and critic; None: it enters like the others."""
+    privileged: bool = False
+    """Whether the actor reads what the critic sees: a teacher (`DistillConfig`), which no robot can run."""
     initial_std: float = 0.7
     """Standard deviation of the exploration noise at the start, in units of the action."""
 
@@ -110,13 +123,13 @@ class Network(nn.Module):
         self.observation_size = observation_size
         self.normalizer = ObservationNormalizer(observation_size)
         width = observation_size
-        self.encoder = _encoder(config, width, columns)
+        self.encoder = make_encoder(config, width, columns)
         if self.encoder is not None:
             width = self.encoder.output_size
         self.memory = CELLS[config.recurrent](width, config.recurrent_size) if memory else None
         if self.memory is not None:
             width = self.memory.size
-        self.network = _mlp(config, width, output_size, output_gain=output_gain)
+        self.network = make_mlp(config, width, output_size, output_gain=output_gain)
 
     def initial_state(self, batch: int) -> tuple[torch.Tensor, ...]:
         """Return the state at the start of episodes: zeros, each [B, H]; one tensor of a GRU, two of an LSTM."""
@@ -190,6 +203,45 @@ class Actor(Network):
         self.action_size = action_size
         self.network = nn.Sequential(self.network, nn.Tanh())
 
+    @property
+    def last_layer(self) -> nn.Linear:
+        """What is before the tanh."""
+        layer = self._layers[-1]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    @property
+    def _layers(self) -> nn.Sequential:
+        layers = self.network[0]
+        assert isinstance(layers, nn.Sequential)
+        return layers
+
+    def last_features(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return what goes into the last layer, shape [..., H], from raw observations; of an actor without memory."""
+        return self._layers[:-1](self._features(observations))
+
+    def load_weights(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take what a checkpoint's weights have under ``actor.``, and ask for no gradients of it.
+
+        Raises:
+            InputError: One is not finite: training diverged; or they do not fit this network.
+        """
+        for name, array in weights.items():
+            if not np.isfinite(array).all():
+                raise InputError(
+                    f"checkpoint: the weights {name} are not finite, so training diverged; train anew with a lower "
+                    "--learning-rate"
+                )
+        prefix = "actor."
+        own = {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}
+        try:
+            self.load_state_dict({name: torch.tensor(array) for name, array in own.items()})
+        except RuntimeError as error:
+            raise InputError(
+                "checkpoint: its weights do not fit the network of its configuration; train anew"
+            ) from error
+        self.requires_grad_(False)
+
     def contract_model(self, names: Model) -> Model:
         """Return what the contract says of this network: its sizes, and the state tensors that the runtime carries."""
         memory = self.memory
@@ -226,7 +278,10 @@ class Critic(Network):
 
 
 class ActorCritic(nn.Module):
-    """Actor, critic and exploration noise. The critic may see more than the actor: what comes after its observation."""
+    """Actor, critic and exploration noise.
+
+    The critic may see more than the actor, unless that is privileged: what comes after its observation.
+    """
 
     def __init__(
         self,
@@ -237,7 +292,8 @@ class ActorCritic(nn.Module):
         columns: npt.NDArray[np.intp] | None = None,
     ) -> None:
         super().__init__()
-        self.actor = Actor(config, observation_size, action_size, columns)
+        seen = critic_observation_size if config.privileged else observation_size
+        self.actor = Actor(config, seen, action_size, columns)
         self.critic = Critic(config, critic_observation_size, columns)
         self.log_std = nn.Parameter(torch.full((action_size,), config.initial_std).log())
 
@@ -256,7 +312,12 @@ class ActorCritic(nn.Module):
                 module.set_moments(moments.first(len(module.mean)))
 
 
-def _encoder(config: ModelConfig, input_size: int, columns: npt.NDArray[np.intp] | None) -> ConvEncoder | None:
+def make_encoder(config: ModelConfig, input_size: int, columns: npt.NDArray[np.intp] | None) -> ConvEncoder | None:
+    """Return the configured encoder of observations of this width, if there is one.
+
+    Raises:
+        InputError: It does not fit the observation.
+    """
     if config.encoder is None:
         return None
     if columns is None:
@@ -267,12 +328,15 @@ def _encoder(config: ModelConfig, input_size: int, columns: npt.NDArray[np.intp]
     return ConvEncoder(config.encoder, _ACTIVATIONS[config.activation], input_size, columns)
 
 
-def _mlp(config: ModelConfig, input_size: int, output_size: int, *, output_gain: float) -> nn.Sequential:
-    """Hidden layers with activations and a linear head; orthogonal weights, zero biases."""
+def make_mlp(
+    config: ModelConfig, input_size: int, output_size: int, *, output_gain: float, layer_norm: bool = False
+) -> nn.Sequential:
+    """Hidden layers, normalised if asked for, with activations, and a linear head; orthogonal weights, zero biases."""
     layers: list[nn.Module] = []
     width = input_size
     for hidden in config.hidden:
-        layers += [_linear(width, hidden, gain=2.0**0.5), _ACTIVATIONS[config.activation]()]
+        norm = [nn.LayerNorm(hidden)] if layer_norm else []
+        layers += [_linear(width, hidden, gain=2.0**0.5), *norm, _ACTIVATIONS[config.activation]()]
         width = hidden
     return nn.Sequential(*layers, _linear(width, output_size, gain=output_gain))
 

@@ -186,7 +186,7 @@ class PpoLearner(Algorithm):
         )
         means, log_probs, weights = self._proximal(rollout)
         return Samples(
-            observations=rollout.observations[:-1],
+            observations=self._seen_by_actor(rollout),
             critic_observations=rollout.critic_observations[:-1],
             actions=rollout.actions,
             means=means,
@@ -199,6 +199,10 @@ class PpoLearner(Algorithm):
             state=rollout.state,
             critic_state=critic_state,
         )
+
+    def _seen_by_actor(self, rollout: Rollout) -> torch.Tensor:
+        """Return what the actor reads, shape [T, B, ...]: the observation, or all if it is privileged."""
+        return rollout.critic_observations[:-1, :, : self.actor.observation_size]
 
     def _critic_state(self, rollout: Rollout) -> tuple[torch.Tensor, ...]:
         """Return the critic's state before a rollout: after the one before it of the same environments, if any."""
@@ -215,7 +219,7 @@ class PpoLearner(Algorithm):
         if rollout.version == self.version:
             return rollout.means, behaviour, torch.ones_like(behaviour)
         log_std = self.behaviour.log_std()
-        means = self.actor_critic.actor.unroll(rollout.observations[:-1], rollout.state, rollout.episode_start[:-1])
+        means = self.actor.unroll(self._seen_by_actor(rollout), rollout.state, rollout.episode_start[:-1])
         proximal = gaussian_log_prob(rollout.actions, means, log_std)
         # w = π_proximal / π_behaviour
         weights = torch.exp(proximal - behaviour)

@@ -4,18 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["Rollout", "Samples"]
+__all__ = ["Rollout", "Samples", "Sequences"]
+
+_Batch = TypeVar("_Batch", bound="Sequences")
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
-    """Scored steps to learn from, shape [T, B, ...]; minibatches of them without memory [M, ...], with it [T, b, ...].
+class Sequences:
+    """Steps to learn from, shape [T, B, ...]; minibatches of them without memory [M, ...], with it [T, b, ...].
+
+    Fields that are tuples hold recurrent state before the first step, each [B, H].
+    """
+
+    episode_start: torch.Tensor
+    """Where the recurrent state is reset before the step, shape [...], bool."""
+    state: tuple[torch.Tensor, ...]
+    """Recurrent state of the actor before the first step, shape [B, H]; empty without memory."""
+
+    @staticmethod
+    def joined(parts: Sequence[_Batch]) -> _Batch:
+        """Return the steps of several rollouts of equal length, side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in parts[0]._tensors()}
+        states = {
+            name: tuple(torch.cat(each) for each in zip(*(getattr(part, name) for part in parts), strict=True))
+            for name in parts[0]._states()
+        }
+        return replace(parts[0], **tensors, **states)
+
+    def minibatches(self: _Batch, count: int, generator: torch.Generator) -> Iterator[_Batch]:
+        """Yield every step once, in `count` random minibatches of equal size."""
+        if any(self._states().values()):
+            yield from self._sequences(count, generator)
+            return
+        flat = {name: tensor.flatten(0, 1) for name, tensor in self._tensors().items()}
+        order = torch.randperm(self.episode_start.numel(), generator=generator)
+        for rows in order.chunk(count):
+            yield replace(self, **{name: tensor[rows] for name, tensor in flat.items()})
+
+    def _sequences(self: _Batch, count: int, generator: torch.Generator) -> Iterator[_Batch]:
+        """Whole sequences of some of the environments, so that the state can be carried through them."""
+        order = torch.randperm(self.episode_start.shape[1], generator=generator)
+        for columns in order.chunk(count):
+            tensors = {name: tensor[:, columns] for name, tensor in self._tensors().items()}
+            states = {name: tuple(tensor[columns] for tensor in state) for name, state in self._states().items()}
+            yield replace(self, **tensors, **states)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+    def _states(self) -> dict[str, tuple[torch.Tensor, ...]]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, tuple)}
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Sequences):
+    """Scored steps to learn from.
 
     The proximal policy is the one from which an update may not go far: the one before it. It need not be the one that
     acted.
@@ -39,46 +92,8 @@ class Samples:
     """What it was before the update, shape [...]."""
     weights: torch.Tensor
     """How much a sample counts: its probability under the proximal policy over that under the one that acted; [...]."""
-    episode_start: torch.Tensor
-    """Where the recurrent state is reset before the step, shape [...], bool."""
-    state: tuple[torch.Tensor, ...]
-    """Recurrent state of the actor before the first step, shape [B, H]; empty without memory."""
     critic_state: tuple[torch.Tensor, ...]
-    """The same of the critic."""
-
-    @staticmethod
-    def joined(parts: Sequence[Samples]) -> Samples:
-        """Return the samples of several rollouts of equal length, side by side."""
-        if len(parts) == 1:
-            return parts[0]
-        tensors = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in _TENSORS}
-        states = {
-            name: tuple(torch.cat(each) for each in zip(*(getattr(part, name) for part in parts), strict=True))
-            for name in _STATES
-        }
-        return replace(parts[0], **tensors, **states)
-
-    def minibatches(self, count: int, generator: torch.Generator) -> Iterator[Samples]:
-        """Yield every sample once, in `count` random minibatches of equal size."""
-        if self.state or self.critic_state:
-            yield from self._sequences(count, generator)
-            return
-        flat = {name: getattr(self, name).flatten(0, 1) for name in _TENSORS}
-        order = torch.randperm(len(self.advantages.flatten()), generator=generator)
-        for rows in order.chunk(count):
-            yield replace(self, **{name: tensor[rows] for name, tensor in flat.items()})
-
-    def _sequences(self, count: int, generator: torch.Generator) -> Iterator[Samples]:
-        """Whole sequences of some of the environments, so that the state can be carried through them."""
-        order = torch.randperm(self.advantages.shape[1], generator=generator)
-        for columns in order.chunk(count):
-            tensors = {name: getattr(self, name)[:, columns] for name in _TENSORS}
-            states = {name: tuple(tensor[columns] for tensor in getattr(self, name)) for name in _STATES}
-            yield replace(self, **tensors, **states)
-
-
-_STATES: Final = ("state", "critic_state")
-_TENSORS: Final = tuple(field.name for field in fields(Samples) if field.name not in _STATES)
+    """Recurrent state of the critic before the first step, shape [B, H]; empty without memory."""
 
 
 class Rollout:
