@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from sim2real_train.config import TrainConfig
-from sim2real_train.models import ModelConfig
+from sim2real_train.config import PlacementConfig, TrainConfig
 from sim2real_train.moments import merge
-from sim2real_train.ppo import PpoConfig
 from sim2real_train.presets import preset_of
 from sim2real_train.worker import Worker
 
@@ -36,8 +34,9 @@ def measure() -> dict[str, float]:
         command_delay=(0.0, 0.02),
         delays=None,
         randomization=None,
-        model=ModelConfig(hidden=preset.hidden),
-        algorithm=PpoConfig(num_steps=preset.num_steps),
+        model=preset.model,
+        placement=PlacementConfig(),
+        algorithm=preset.algorithm,
     )
     worker = Worker(config, 0, lambda gradient: None)
     for _ in range(WARM_UP):

@@ -92,7 +92,7 @@ COMMANDS = (
     Command(
         "calib fit", "Fit the simulator to a robot's logs", "sim2real_calib.commands", "FitArgs", "run_fit", "calib"
     ),
-    Command("train", "Learn a policy", "sim2real_train.commands", "TrainArgs", "run_train", "train"),
+    Command("train", "Learn a policy", "sim2real_train.train_command", "TrainArgs", "run_train", "train"),
     Command(
         "evaluate",
         "Measure a policy over many random starts",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sim2real.tasks import TaskEnv
-from sim2real_train.config import TrainConfig
+from sim2real_train.config import PlacementConfig, TrainConfig
 from sim2real_train.metrics import Metrics
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
@@ -31,6 +31,7 @@ def small_config(**changes: Any) -> TrainConfig:
         "delays": None,
         "randomization": None,
         "model": ModelConfig(hidden=(16,), recurrent_size=8),
+        "placement": PlacementConfig(),
         "algorithm": PpoConfig(num_steps=16, epochs=2, minibatches=2),
     }
     return TrainConfig(**(fields | changes))

@@ -17,9 +17,10 @@ import pytest
 
 from sim2real.errors import InputError
 from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
-from sim2real_train.commands import EvaluateArgs, ExportArgs, TrainArgs, run_evaluate, run_export, run_train
+from sim2real_train.commands import EvaluateArgs, ExportArgs, run_evaluate, run_export
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
+from sim2real_train.train_command import TrainArgs, run_train
 from tests.train.builders import TASK, metrics, small_config
 
 SMALL = ("--num-envs", "8", "--num-steps", "16", "--hidden", "16", "--seed", "4", "--evaluate-starts", "8")
@@ -57,7 +58,7 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 @pytest.fixture
 def running(tmp_path: Path) -> Generator[subprocess.Popen[bytes]]:
     """A run on two workers that has saved at least one checkpoint and would go on for ever."""
-    process = start(tmp_path, "run", *ENDLESS, "--workers", "2")
+    process = start(tmp_path, "run", *ENDLESS, "--workers", "2", "--restarts", "0")
     assert process.stderr is not None
     seen = b""
     while not any(int(number) >= 4 for number in re.findall(rb"\| (\d+)/1000000", seen)):
@@ -185,7 +186,7 @@ def small_args(out: Path, **changes: Any) -> TrainArgs:
         ({"hidden": (16, 0)}, "--hidden: expected a number at least 1"),
         ({"hidden": (10**12,)}, "--hidden: expected a number at least 1 and at most 65536, got 1e12"),
         ({"hidden": ()}, "--hidden: expected one width or more"),
-        ({"resume": True}, "holds no checkpoint to go on from; train without --resume"),
+        ({"set": ("algorithm.clap=1",)}, "--set: no field named 'algorithm.clap'; did you mean algorithm.clip"),
         ({"randomization": Path("missing.json")}, "randomization file missing.json: cannot be read"),
     ],
 )

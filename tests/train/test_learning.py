@@ -8,7 +8,8 @@ import pytest
 
 from sim2real import __version__
 from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, write_randomization
-from sim2real_train.commands import EvaluateArgs, ExportArgs, TrainArgs, run_evaluate, run_export, run_train
+from sim2real_train.commands import EvaluateArgs, ExportArgs, run_evaluate, run_export
+from sim2real_train.train_command import TrainArgs, run_train
 from tests.train.builders import TASK
 
 

@@ -7,9 +7,13 @@ import torch
 
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.config import TrainConfig
+from sim2real_train.distill import DistillConfig, DistillLearner, Student
 from sim2real_train.environments import columns_of
 from sim2real_train.models import ActorCritic
 from sim2real_train.ppo import PpoLearner
+from sim2real_train.sac import SacConfig, SacLearner
+from sim2real_train.sac_model import SacModel
+from sim2real_train.teacher import load_teacher
 
 __all__ = ["make_algorithm"]
 
@@ -25,9 +29,22 @@ def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: in
         sizes: Widths of the observation, of what the critic sees and of the action.
         rank: Which of the replicas this is: all have the same weights, and draws of their own.
         average: Replaces a flat vector by its mean over all replicas, in place.
+
+    Raises:
+        InputError: The networks do not fit the environments, or the teacher is of another task.
     """
     # The same weights on every replica: the only draws that use the run's seed itself.
     torch.manual_seed(config.seed)
     seed = int(np.random.SeedSequence(config.seed, spawn_key=(rank, 0, _ORDER)).generate_state(1)[0])
-    model = ActorCritic(config.model, *sizes, columns_of(config))
-    return PpoLearner(model, config.algorithm, average, observation_size=sizes[1], seed=seed)
+    algorithm, columns = config.algorithm, columns_of(config)
+    if isinstance(algorithm, SacConfig):
+        sac = SacModel(
+            config.model, *sizes, columns, atoms=algorithm.atoms, initial_alpha=algorithm.initial_alpha
+        )
+        return SacLearner(sac, algorithm, average, observation_size=sizes[1], seed=seed)
+    if isinstance(algorithm, DistillConfig):
+        student = Student(config.model, sizes[0], sizes[2], teacher_share=algorithm.share(0), columns=columns)
+        teacher = load_teacher(algorithm.teacher, config, sizes)
+        return DistillLearner(student, teacher, algorithm, average, observation_size=sizes[1], seed=seed)
+    model = ActorCritic(config.model, *sizes, columns)
+    return PpoLearner(model, algorithm, average, observation_size=sizes[1], seed=seed)

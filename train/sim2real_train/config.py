@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -11,10 +12,28 @@ from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationF
 from sim2real.sim.delays import DelaySpec
 from sim2real.tasks import Task
 from sim2real.tasks.ranges import with_own_ranges
+from sim2real_train.distill import DistillConfig
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
+from sim2real_train.sac import SacConfig
 
-__all__ = ["TrainConfig", "config_sha256", "training_ranges"]
+__all__ = ["AlgorithmConfig", "PlacementConfig", "TrainConfig", "config_sha256", "training_ranges"]
+
+AlgorithmConfig: TypeAlias = PpoConfig | SacConfig | DistillConfig
+
+
+class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where collecting and learning run."""
+
+    kind: Literal["colocated", "overlapped", "disaggregated"] = "colocated"
+    """colocated: each worker simulates and learns; overlapped: the next batch is collected while this one is learned;
+    disaggregated: simulator workers stream to learners."""
+    learners: int = 1
+    """Replicas of the learner, where workers only simulate."""
+    max_staleness: int = 1
+    """Updates that the weights may miss which collect for a disaggregated learner."""
+    inference: Literal["sim", "server"] = "sim"
+    """Where the policy of disaggregated workers acts: in each of them, or in one server for all."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +58,9 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     randomization: RandomizationFile | None
     """Ranges of the physics of each episode; None: the robot's nominal parameters."""
     model: ModelConfig
-    algorithm: PpoConfig
+    placement: PlacementConfig
+    """Where it runs."""
+    algorithm: AlgorithmConfig
     """How is learned."""
 
 

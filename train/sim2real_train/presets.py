@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-__all__ = ["DEFAULT", "PRESETS", "Preset", "preset_of"]
+from sim2real_train.config import AlgorithmConfig
+from sim2real_train.models import ModelConfig
+from sim2real_train.ppo import PpoConfig
+
+__all__ = ["DEFAULT", "PPO", "Preset", "preset_of"]
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,54 +19,49 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
     iterations: int = 180
     num_envs: int = 256
-    num_steps: int = 32
-    hidden: tuple[int, ...] = (64, 64)
-    initial_std: float = 0.7
-    learning_rate: float = 1e-3
-    desired_kl: float = 0.01
-    entropy: float = 0.01
-    discount: float = 0.98
+    model: ModelConfig
+    algorithm: AlgorithmConfig
 
 
-DEFAULT: Final = Preset()
+def _ppo(*, iterations: int = 180, num_envs: int = 256, model: ModelConfig, **algorithm: Any) -> Preset:
+    return Preset(iterations=iterations, num_envs=num_envs, model=model, algorithm=PpoConfig(**algorithm))
+
+
+DEFAULT: Final = _ppo(model=ModelConfig())
 """For a task that has no preset of its own."""
 
 # A dozen joints: many small steps, none of which moves the policy far; noise of a tenth of a radian or two.
-_WALK: Final = Preset(
+_WALK: Final = _ppo(
     iterations=300,
+    model=ModelConfig(hidden=(128, 128), initial_std=0.4),
     num_steps=24,
-    hidden=(128, 128),
-    initial_std=0.4,
     learning_rate=5e-4,
     desired_kl=0.02,
-    entropy=0.003,
+    entropy_coefficient=0.003,
     discount=0.97,
 )
 
 # Accuracy of millimetres: noise starts small, and nothing keeps it from vanishing.
-_REACH: Final = Preset(
+_REACH: Final = _ppo(
     iterations=300,
+    model=ModelConfig(hidden=(128, 128), initial_std=0.3),
     num_steps=24,
-    hidden=(128, 128),
-    initial_std=0.3,
     desired_kl=0.02,
-    entropy=0.0,
+    entropy_coefficient=0.0,
     discount=0.96,
 )
 
 # Unstable at 9 rad/s: gains of a regulator, which small noise shows and a long horizon rewards.
-_BALANCE: Final = Preset(
+_BALANCE: Final = _ppo(
     iterations=700,
     num_envs=128,
-    num_steps=32,
-    hidden=(128, 128),
-    initial_std=0.25,
+    model=ModelConfig(hidden=(128, 128), initial_std=0.25),
     desired_kl=0.02,
-    entropy=0.005,
+    entropy_coefficient=0.005,
     discount=0.99,
 )
 
-PRESETS: Final[Mapping[str, Preset]] = {
+PPO: Final[Mapping[str, Preset]] = {
     "pendulum-swingup": DEFAULT,
     "acrobot-swingup": _BALANCE,
     "pendubot-swingup": _BALANCE,
@@ -75,4 +74,4 @@ PRESETS: Final[Mapping[str, Preset]] = {
 
 def preset_of(task: str) -> Preset:
     """Return the settings for a task."""
-    return PRESETS.get(task, DEFAULT)
+    return PPO.get(task, DEFAULT)

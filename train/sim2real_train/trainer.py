@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -22,11 +23,14 @@ from sim2real_train.evaluate import Evaluation
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
+from sim2real_train.provenance import note_attempt
 from sim2real_train.run_folder import claimed
 
-__all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
+__all__ = ["BEST", "Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
 
+BEST: Final = "best"
+"""Folder of a run for the checkpoint of the policy that succeeded most often when it was measured."""
 DUMPS: Final = "diverged"
 """Folder of a run for what led to diverged simulations."""
 
@@ -48,6 +52,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes of the last measurement; those on the way take a quarter."""
     num_threads: int = 1
     """Threads of each worker that step its simulation."""
+    restarts: int = 0
+    """How often the run goes on by itself from its last checkpoint after a worker has died."""
 
 
 class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,28 +74,37 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = False) -> TrainResult:
-    """Train a policy; `out` gets `checkpoint/`, `metrics.jsonl` and `tensorboard/`.
+    """Train a policy; `out` gets `checkpoint/`, `best/`, `run.json`, `metrics.jsonl` and `tensorboard/`.
 
     Args:
         config: What is trained.
         schedule: For how long, and when checkpoints are saved.
         out: Folder of the run.
-        resume: Go on from the checkpoint in `out`, exactly.
+        resume: Go on from the checkpoint in `out`, exactly; where there is none yet, begin.
 
     Raises:
-        InputError: The robot cannot have the ranges; `out` holds a run already, or none to resume, or one of another
-            configuration; another training is writing to it, or it cannot be written to.
+        InputError: The robot cannot have the ranges; `out` holds a run already, or one of another configuration;
+            another training is writing to it, or it cannot be written to.
         TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
     check_task(config)
-    if resume and not has_checkpoint(_checkpoint(out)):
-        raise InputError(f"{out}: holds no checkpoint to go on from; train without --resume")
     with claimed(out):
-        start = _resumed(config, schedule, out) if resume else _fresh(out)
-        return _train(config, schedule, out, start)
+        if not resume:
+            _check_fresh(out)
+        for left in reversed(range(schedule.restarts + 1)):
+            start = _resumed(config, schedule, out) if has_checkpoint(_checkpoint(out)) else None
+            note_attempt(out, config, 0 if start is None else start.state.iteration)
+            try:
+                return _train(config, schedule, out, start)
+            except WorkerLostError as error:
+                if not left:
+                    raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
+                sys.stderr.write(f"{error}; going on from the last checkpoint ({left} restarts left)\n")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
+    """Make one attempt; a worker that dies ends it with `WorkerLostError`."""
     try:
         with colocated(config, dumps=out / DUMPS, num_threads=schedule.num_threads) as workers:
             run = _Run(config, schedule, out, workers, start)
@@ -97,8 +112,6 @@ def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint
             return run.result()
     except KeyboardInterrupt:
         raise TrainingStoppedError(f"interrupted; {_how_to_go_on(out)}") from None
-    except WorkerLostError as error:
-        raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
 
 
 class _Run:
@@ -130,7 +143,9 @@ class _Run:
                 _check_metrics(self.config.task, self.metrics[-1])
                 log.add(self.metrics[-1])
                 if len(self.metrics) % self.schedule.save_every == 0 or len(self.metrics) == total:
-                    self._save()
+                    self.saved = self._save(_checkpoint(self.out))
+                if self._is_best():
+                    self._save(self.out / BEST)
 
     def _iteration(self, number: int) -> Metrics:
         """Collect, score, learn, publish."""
@@ -155,7 +170,13 @@ class _Run:
     def _evaluate(self, starts: int) -> Evaluation:
         return verdict(self.config, self.workers.evaluate(starts, self.config.seed))
 
-    def _save(self) -> None:
+    def _is_best(self) -> bool:
+        """Whether no policy before was measured to succeed as often as this one."""
+        success = self.metrics[-1].success
+        before = [each.success for each in self.metrics[:-1] if each.success is not None]
+        return success is not None and success > max(before, default=-1.0)
+
+    def _save(self, folder: Path) -> State:
         states = self.workers.states()
         arrays = self.workers.learner() | {f"worker-{rank}": state.arrays for rank, state in enumerate(states)}
         state = State(
@@ -169,7 +190,7 @@ class _Run:
             members={},
         )
         _check_weights(self.config.task, arrays, len(self.metrics))
-        self.saved = write_checkpoint(_checkpoint(self.out), state, arrays)
+        return write_checkpoint(folder, state, arrays)
 
     def result(self) -> TrainResult:
         """Judge the last policy and sum the run up."""
@@ -220,7 +241,7 @@ def _checkpoint(out: Path) -> Path:
     return out / "checkpoint"
 
 
-def _fresh(out: Path) -> None:
+def _check_fresh(out: Path) -> None:
     if has_checkpoint(_checkpoint(out)):
         raise InputError(f"{out}: holds a run already; go on with it by --resume, or choose another --out")
 
