@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from sim2real.errors import InputError
+from sim2real_train.actors import WorkerLostError
 from sim2real_train.cluster import local_cluster
-from sim2real_train.colocated import WorkerLostError, colocated
+from sim2real_train.colocated import colocated
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
 from tests.train.builders import iterate, make_worker, small_config

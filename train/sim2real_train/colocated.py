@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayActorError, RayError, RayTaskError
 from torch import distributed
 
-from sim2real.errors import InputError, Sim2RealError
+from sim2real.errors import InputError
+from sim2real_train.actors import answers
 from sim2real_train.checkpoint import Arrays, Checkpoint
 from sim2real_train.cluster import local_cluster
 from sim2real_train.collector import Collected, WorkerState
@@ -26,14 +26,10 @@ from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
 from sim2real_train.worker import Worker
 
-__all__ = ["Colocated", "WorkerLostError", "colocated"]
+__all__ = ["Colocated", "colocated"]
 
 _PEER_TIMEOUT: Final = timedelta(seconds=120)
 """How long a worker waits for the others' gradients; a peer that died is noticed at once."""
-
-
-class WorkerLostError(Sim2RealError):
-    """A worker process ended before its work was done."""
 
 
 class _Replica(Worker):
@@ -116,7 +112,7 @@ class Colocated:
 
     def learner(self) -> dict[str, Arrays]:
         """Return weights and optimiser; those of the first worker, because all have the same."""
-        return self._wait([self._workers[0].learner_state.remote()])[0]
+        return answers([self._workers[0].learner_state.remote()])[0]
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on exactly from a checkpoint."""
@@ -148,40 +144,9 @@ class Colocated:
 
     def _each(self, method: str, args_of_rank: Sequence[tuple[object, ...]]) -> list[Any]:
         """Call `method` of every worker, each with arguments of its own."""
-        return self._wait(
+        return answers(
             [getattr(worker, method).remote(*args) for worker, args in zip(self._workers, args_of_rank, strict=True)]
         )
-
-    def _wait(self, calls: Sequence[Any]) -> list[Any]:
-        """Wait for all answers.
-
-        Raises:
-            WorkerLostError: A worker died.
-        """
-        try:
-            return ray.get(list(calls))
-        except RayError as error:
-            raise _cause(error, calls) from error
-
-
-def _cause(first: RayError, calls: Sequence[Any]) -> Exception:
-    """Return the error to raise for a failed call.
-
-    When a worker dies, the others fail too, waiting for its gradient: the death is the cause, whichever came first.
-    """
-    failures = [first, *(failure for call in calls if (failure := _failure(call)) is not None)]
-    if any(isinstance(failure, RayActorError) for failure in failures):
-        return WorkerLostError("a worker process died (killed, or out of memory)")
-    cause: object = getattr(first, "cause", None) if isinstance(first, RayTaskError) else None
-    return cause if isinstance(cause, Exception) else first
-
-
-def _failure(call: Any) -> RayError | None:
-    try:
-        ray.get(call)
-    except RayError as error:
-        return error
-    return None
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from sim2real import __version__
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
 from sim2real.tasks.gym_tasks import is_foreign
+from sim2real_train.actors import WorkerLostError
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
-from sim2real_train.colocated import WorkerLostError, colocated
+from sim2real_train.colocated import colocated
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import check_task, verdict
 from sim2real_train.evaluate import Evaluation

@@ -1,0 +1,189 @@
+"""Simulator workers of which any may die at any time, and which others may join."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from sim2real.errors import InputError
+from sim2real_train.actors import WorkerLostError, answers, died, free, ready
+from sim2real_train.admission import Ticket
+from sim2real_train.chunks import ChunkInfo, Spawn
+
+__all__ = ["Finished", "Lost", "SimPool"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker has answered."""
+
+    ticket: Ticket
+    info: ChunkInfo
+    chunk: Any
+    """Reference to the chunk's arrays."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker died over this chunk."""
+
+    ticket: Ticket
+
+
+@dataclass(eq=False)
+class _Sim:
+    """One rank: the worker that has it, and what it was asked."""
+
+    rank: int
+    incarnation: int
+    actor: Any
+    call: Any
+    """Reference to its next answer: of being built, or what a chunk is like; None: it is idle."""
+    ticket: Ticket | None = None
+    chunk: Any = None
+    deaths: int = 0
+    """Workers of this rank that died since one finished a chunk."""
+    idle_since: int = 0
+    """Count of events when it became idle."""
+
+
+class SimPool:
+    """Keeps workers alive and says what became of their chunks.
+
+    Args:
+        spawn: Starts a worker.
+        count: Number of workers.
+        most_deaths: How many workers of a rank may die one after the other before one finishes a chunk. More would die
+            too: of the machine, or of something that they all meet.
+        patience: How long [s] to wait while no worker has a place in the cluster.
+
+    Attributes:
+        replaced: Workers that died and were replaced.
+    """
+
+    def __init__(self, spawn: Spawn, count: int, *, most_deaths: int = 3, patience: float = 120.0) -> None:
+        self._spawn = spawn
+        self._most_deaths = most_deaths
+        self._patience = patience
+        self._sims: list[_Sim] = []
+        self.replaced = 0
+        self._events = 0
+        self._last_alive = time.monotonic()
+        for _ in range(count):
+            self.join()
+
+    def __len__(self) -> int:
+        return len(self._sims)
+
+    @property
+    def building(self) -> int:
+        """Workers that are not ready for their first chunk, be it because the cluster has no place for them."""
+        return sum(sim.call is not None and sim.ticket is None for sim in self._sims)
+
+    def join(self) -> None:
+        """Start one worker more."""
+        rank = len(self._sims)
+        self._sims.append(_Sim(rank, 0, *self._spawn(rank, 0)))
+
+    def idle(self) -> list[tuple[int, int]]:
+        """Return rank and incarnation of each worker that can begin a chunk, the one first that has waited longest."""
+        idle = sorted((sim for sim in self._sims if sim.call is None), key=lambda sim: sim.idle_since)
+        return [(sim.rank, sim.incarnation) for sim in idle]
+
+    def collect(self, ticket: Ticket, weights: Any, version: int) -> None:
+        """Let an idle worker begin a chunk.
+
+        Args:
+            ticket: Names it, and the worker.
+            weights: Reference to the weights; they are not copied for each worker.
+            version: Of the weights.
+        """
+        sim = self._sims[ticket.rank]
+        sim.ticket = ticket
+        sim.call, sim.chunk = sim.actor.collect.options(num_returns=2).remote(weights, version)
+
+    def wait(self, others: Sequence[Any] = (), *, timeout: float = 1.0) -> Finished | Lost | None:
+        """Wait until a worker has news or one of the `others` an answer.
+
+        Args:
+            others: Pending answers of other actors.
+            timeout: Longest wait [s].
+
+        Returns:
+            What became of a chunk; None: something else happened, or nothing.
+
+        Raises:
+            WorkerLostError: Workers die as fast as they are replaced.
+            InputError: No worker has had a place in the cluster for too long.
+        """
+        sims = {sim.call: sim for sim in self._sims if sim.call is not None}
+        answered = ready([*sims, *others], count=1, timeout=timeout)
+        if self.building < len(self._sims):
+            self._last_alive = time.monotonic()
+        elif time.monotonic() - self._last_alive > self._patience:
+            raise InputError(
+                f"Ray: none of {len(self._sims)} simulator workers has started for {self._patience:.0f} s; "
+                f"{free('CPU'):g} CPUs are free: ask for fewer workers, or wait until others leave the cluster"
+            )
+        return self._news(sims[answered[0]]) if answered and answered[0] in sims else None
+
+    def state(self, rank: int) -> tuple[int, Any]:
+        """Ask a worker for its state, after the chunk that it is at; return its incarnation and the pending answer."""
+        sim = self._sims[rank]
+        return sim.incarnation, sim.actor.state.remote()
+
+    def replace(self, rank: int, incarnation: int) -> Lost | None:
+        """Replace a worker that was found dead, unless that has been done; return the chunk that went with it."""
+        sim = self._sims[rank]
+        return self._replace(sim) if sim.incarnation == incarnation else None
+
+    def load(self, states: Sequence[Any]) -> None:
+        """Let each worker go on from a state; there are as many as there were workers.
+
+        Raises:
+            InputError: A state does not fit.
+        """
+        answers([sim.actor.load_state.remote(state) for sim, state in zip(self._sims, states, strict=True)])
+
+    def close(self) -> None:
+        """End all workers."""
+        for sim in self._sims:
+            ray.kill(sim.actor)
+
+    def _news(self, sim: _Sim) -> Finished | Lost | None:
+        try:
+            info: Any = ray.get(sim.call)
+        except RayError as error:
+            if not died(error):
+                answers([sim.call])
+            return self._replace(sim)
+        ticket, chunk = sim.ticket, sim.chunk
+        sim.call, sim.ticket, sim.chunk = None, None, None
+        self._events += 1
+        sim.idle_since = self._events
+        if ticket is None:
+            return None
+        assert info.ticket == ticket, (info.ticket, ticket)
+        sim.deaths = 0
+        return Finished(ticket, info, chunk)
+
+    def _replace(self, sim: _Sim) -> Lost | None:
+        sim.deaths += 1
+        if sim.deaths > self._most_deaths:
+            raise WorkerLostError(
+                f"{sim.deaths} simulator workers of rank {sim.rank} died one after the other before one finished a "
+                "chunk (killed, or out of memory): give fewer or smaller workers"
+            )
+        ticket = sim.ticket
+        # It may also be alive behind a broken connection, and would answer for its successor.
+        ray.kill(sim.actor)
+        sim.incarnation += 1
+        sim.ticket, sim.chunk = None, None
+        sim.actor, sim.call = self._spawn(sim.rank, sim.incarnation)
+        self.replaced += 1
+        return None if ticket is None else Lost(ticket)

@@ -1,0 +1,232 @@
+"""Simulators apart from learners: what the `overlapped` and the `disaggregated` placement have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from sim2real.errors import InputError, Sim2RealError
+from sim2real_train.actors import answers, died, ready, started
+from sim2real_train.admission import Admission, Arrival
+from sim2real_train.checkpoint import Arrays, Checkpoint
+from sim2real_train.chunks import ChunkInfo, Collected, Spawn, WorkerState
+from sim2real_train.cluster import spilled_bytes
+from sim2real_train.evaluate import Episodes
+from sim2real_train.moments import Moments
+from sim2real_train.sim_pool import Finished, Lost, SimPool
+from sim2real_train.stages import Stages
+
+__all__ = ["Pools", "Split"]
+
+Chunk = tuple[ChunkInfo, Any]
+"""What it is like, and the reference to its arrays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pools:
+    """The workers of either side."""
+
+    sims: Spawn
+    """Starts a simulator worker (`SimRole`)."""
+    learners: Spawn
+    """Starts a learner (`LearnerRole`); it may wait for the others, all of which are started first."""
+    num_sims: int
+    """Simulator workers at the start."""
+    num_learners: int
+    """Replicas of the learner."""
+    chunks_per_update: int
+    """B, a multiple of `num_learners`."""
+    most_deaths: int = 3
+    """See `SimPool`."""
+    patience: float = 120.0
+    """How long [s] to wait for a place in the cluster."""
+
+
+class Split(ABC):
+    """All of a `Placement` but when chunks begin.
+
+    The controller passes references on: neither experience nor weights go through its process. While it waits for
+    learners it goes on with the simulators.
+
+    Args:
+        pools: The workers.
+        max_staleness: η, updates that the weights of a chunk may miss.
+        server: An inference server, which gets the weights in place of the simulator workers.
+    """
+
+    def __init__(self, pools: Pools, *, max_staleness: int, server: Any = None) -> None:
+        if pools.chunks_per_update % pools.num_learners:
+            raise InputError(
+                f"{pools.chunks_per_update} chunks an update cannot be shared equally by {pools.num_learners} "
+                "learners; give a multiple"
+            )
+        self.pool = SimPool(pools.sims, pools.num_sims, most_deaths=pools.most_deaths, patience=pools.patience)
+        self.admission: Admission[Chunk] = Admission(
+            max_staleness=max_staleness, chunks_per_update=pools.chunks_per_update
+        )
+        self._num_sims = pools.num_sims
+        self._server = server
+        self._stages = Stages()
+        self._batch: list[Arrival[Chunk]] = []
+        spawned = [pools.learners(rank, 0) for rank in range(pools.num_learners)]
+        self._learners = [actor for actor, _ in spawned]
+        try:
+            started([call for _, call in spawned], limit=pools.patience)
+        except Sim2RealError:
+            self.close()
+            raise
+        self._weights = self._newest_weights()
+
+    @abstractmethod
+    def collect(self) -> list[Collected]:
+        """Return what the next batch is like, chunk by chunk."""
+
+    @abstractmethod
+    def _begin_chunks(self) -> None:
+        """Let idle simulator workers begin what they may."""
+
+    def score(self) -> list[Moments]:
+        """Hand the batch to the learners, an equal share to each; let them compute advantages and value targets."""
+        batch, self._batch = self._batch, []
+        share = len(batch) // len(self._learners)
+        with self._stages.spend("score"):
+            fed: list[Any] = []
+            for rank, learner in enumerate(self._learners):
+                infos, chunks = zip(*(each.chunk for each in batch[rank * share : (rank + 1) * share]), strict=True)
+                fed.append(learner.feed.remote(infos, *chunks))
+            return self._wait([*fed, *self._all("score")])[len(fed) :]
+
+    def learn(self, advantages: Moments) -> list[dict[str, float]]:
+        """Let all learners learn, minibatch by minibatch together."""
+        with self._stages.spend("learn"):
+            return self._wait(self._all("learn", advantages))
+
+    def publish(self, observations: Moments) -> None:
+        """Give every learner the observations of all, for its normaliser; what begins now has the new weights."""
+        with self._stages.spend("publish"):
+            self._wait(self._all("publish", observations))
+            self.admission.updated()
+            self._weights = self._newest_weights()
+
+    def evaluate(self, starts: int, seed: int) -> list[Episodes]:
+        """Run whole episodes of the present policy; the learners share the starts equally, rounded up."""
+        share = math.ceil(starts / len(self._learners))
+        with self._stages.spend("evaluate"):
+            return self._wait(
+                [learner.evaluate.remote(share, seed + rank) for rank, learner in enumerate(self._learners)]
+            )
+
+    def states(self) -> list[WorkerState]:
+        """Return the states of the simulator workers that there were at the start, by rank, then of the learners."""
+        with self._stages.spend("save"):
+            return [*self._sim_states(), *self._wait(self._all("state"))]
+
+    def learner(self) -> dict[str, Arrays]:
+        """Return weights and optimiser; those of the first learner, because all have the same."""
+        with self._stages.spend("save"):
+            return self._wait([self._learners[0].learner_state.remote()])[0]
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint; what was being collected when it was written is lost, and is not counted."""
+        shared = {role: checkpoint.arrays[role] for role in ("weights", "learner")}
+        states = [
+            WorkerState(arrays=arrays, generator=generator)
+            for arrays, generator in zip(checkpoint.workers, checkpoint.state.generators, strict=True)
+        ]
+        self.pool.load(states[: self._num_sims])
+        of_learners = zip(self._learners, states[self._num_sims :], strict=True)
+        answers([learner.load_state.remote(shared, state) for learner, state in of_learners])
+        self.admission = Admission(
+            max_staleness=self.admission.max_staleness,
+            chunks_per_update=self.admission.chunks_per_update,
+            version=checkpoint.state.iteration,
+        )
+        self._weights = self._newest_weights()
+
+    def stages(self) -> dict[str, float]:
+        """Return where time, bytes and chunks went since the last call (`Stages.report`), and counts of the run."""
+        return self._stages.report(len(self.pool)) | {
+            "sim_workers": float(len(self.pool)),
+            "replaced_workers": float(self.pool.replaced),
+            "dropped_chunks": float(self.admission.dropped),
+            "lost_chunks": float(self.admission.lost),
+            "waiting_chunks": float(self.admission.waiting),
+            "spilled_bytes": float(spilled_bytes()),
+        }
+
+    def close(self) -> None:
+        """End all workers; their places are free for others then."""
+        self.pool.close()
+        for learner in self._learners:
+            ray.kill(learner)
+
+    def _newest_weights(self) -> Any:
+        """Return the reference to what simulator workers act with; None: the inference server has it."""
+        weights = self._learners[0].acting_weights.remote()
+        if self._server is None:
+            return weights
+        self._server.set_weights.remote(weights, self.admission.version)
+        return None
+
+    def _take_batch(self) -> list[Collected] | None:
+        """Take the next batch, if it is there, in an order that does not depend on what finished first."""
+        batch = self.admission.take()
+        if batch is None:
+            return None
+        self._batch = sorted(batch, key=lambda arrival: arrival.ticket)
+        for arrival in self._batch:
+            self._stages.add_staleness(self.admission.version - arrival.version)
+        return [arrival.chunk[0].collected for arrival in self._batch]
+
+    def _pump(self, others: Sequence[Any] = ()) -> None:
+        """Begin what may begin, wait until a simulator worker or one of the `others` answers, and account for it."""
+        self._begin_chunks()
+        self._take_in(self.pool.wait(others))
+
+    def _take_in(self, news: Finished | Lost | None) -> None:
+        """Account for what became of a chunk."""
+        if isinstance(news, Finished):
+            self._stages.add_chunk(news.info)
+            self.admission.finish(news.ticket, news.info.version, (news.info, news.chunk))
+        elif isinstance(news, Lost):
+            self.admission.lose(news.ticket)
+
+    def _wait(self, calls: Sequence[Any]) -> list[Any]:
+        """Wait for all answers; simulator workers go on meanwhile."""
+        self._pump_until_ready(calls)
+        return answers(calls)
+
+    def _pump_until_ready(self, calls: Sequence[Any]) -> None:
+        pending = list(calls)
+        while pending:
+            self._pump(pending)
+            done = set(ready(pending, count=len(pending), timeout=0.0))
+            pending = [call for call in pending if call not in done]
+
+    def _sim_states(self) -> list[WorkerState]:
+        states: dict[int, WorkerState] = {}
+        while missing := [rank for rank in range(self._num_sims) if rank not in states]:
+            asked = {rank: self.pool.state(rank) for rank in missing}
+            self._pump_until_ready([call for _, call in asked.values()])
+            states |= {rank: state for rank, call in asked.items() if (state := self._sim_state(rank, *call))}
+        return [states[rank] for rank in range(self._num_sims)]
+
+    def _sim_state(self, rank: int, incarnation: int, call: Any) -> WorkerState | None:
+        """Return what a simulator worker answered; None: it has died, and another has its place."""
+        try:
+            state: Any = ray.get(call)
+        except RayError as error:
+            if not died(error):
+                answers([call])
+            self._take_in(self.pool.replace(rank, incarnation))
+            return None
+        return state
+
+    def _all(self, method: str, *args: object) -> list[Any]:
+        return [getattr(learner, method).remote(*args) for learner in self._learners]
