@@ -117,7 +117,8 @@ class SquashedBehaviour(Behaviour):
         low, high = cls.BOUNDS
         if not math.exp(low) < initial_std < math.exp(high):
             raise InputError(
-                f"initial_std: expected a number between {math.exp(low):.4f} and {math.exp(high):.2f}, got {initial_std}"
+                f"initial_std: expected a number between {math.exp(low):.4f} and {math.exp(high):.2f}, got "
+                f"{initial_std}"
             )
         layer = nn.Linear(actor.last_layer.in_features, actor.action_size)
         nn.init.zeros_(layer.weight)

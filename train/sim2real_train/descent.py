@@ -53,7 +53,7 @@ class Descent:
         return norm
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of the optimiser's moments, by name of parameter and of moment; nothing before the first step."""
+        """Return copies of the optimiser's moments, by name of parameter and of moment; none before the first step."""
         return {
             f"{name}/{key}": tensor.numpy().copy()
             for name, parameter in self._parameters.items()

@@ -1,5 +1,4 @@
-"""Soft actor-critic in its massively parallel form: few updates with large batches, between short rollouts of many
-environments.
+"""Soft actor-critic in its massively parallel form: large batches, between short rollouts of many environments.
 
 Source: Haarnoja et al., "Soft actor-critic algorithms and applications" (2018), eq. 5, 9 and 18; large batches, n-step
 returns, and critics that learn a distribution: Seo et al., "FastTD3" (2025), and "Learning sim-to-real humanoid
@@ -133,7 +132,7 @@ class SacLearner(Algorithm):
         super().__init__(model, observation_size, seed)
         _check(config)
         self.sac_model = model
-        self.behaviour = SquashedBehaviour(model.actor, model.log_std)
+        self.behaviour = self._squashed = SquashedBehaviour(model.actor, model.log_std)
         self.config = config
         self.buffer = ReplayBuffer(config.buffer_size, observation_size, model.actor.action_size)
         self.support = torch.linspace(*config.value_range, config.atoms)
@@ -214,7 +213,7 @@ class SacLearner(Algorithm):
 
     def draw(self, observations: torch.Tensor) -> Drawn:
         """Draw actions of the present policy for raw observations of the critics, shape [N, Oc]."""
-        means, log_std = self.behaviour.distribution(observations[:, : self.actor.observation_size])
+        means, log_std = self._squashed.distribution(observations[:, : self.actor.observation_size])
         noise = torch.randn(means.shape, generator=self.generator, dtype=means.dtype)
         raw = means + log_std.exp() * noise
         return Drawn(torch.tanh(raw), squashed_log_prob(raw, means, log_std))
@@ -238,7 +237,7 @@ class SacLearner(Algorithm):
         return project(probabilities, returns + discounts * (self.support + bonus[:, None]), self.support)
 
     def _of_twins(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return the mean of both critics' values or probabilities, or those of the lower one; [N, K] from [2, N, K]."""
+        """Return the mean of both critics' values or probabilities, or the lower one's; [N, K] from [2, N, K]."""
         if not self.config.pessimistic:
             return outputs.mean(dim=0)
         values = outputs[..., 0] if self.config.atoms == 1 else outputs @ self.support
