@@ -102,6 +102,15 @@ COMMANDS = (
         "train",
     ),
     Command(
+        "eval",
+        "Another word for evaluate",
+        "sim2real_train.commands",
+        "EvaluateArgs",
+        "run_evaluate",
+        "train",
+    ),
+    Command("tune", "Search for a training's settings", "sim2real_train.tune", "TuneArgs", "run_tune", "tune"),
+    Command(
         "export",
         "Make a policy bundle from a checkpoint",
         "sim2real_train.commands",
