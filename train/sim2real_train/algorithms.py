@@ -38,9 +38,7 @@ def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: in
     seed = int(np.random.SeedSequence(config.seed, spawn_key=(rank, 0, _ORDER)).generate_state(1)[0])
     algorithm, columns = config.algorithm, columns_of(config)
     if isinstance(algorithm, SacConfig):
-        sac = SacModel(
-            config.model, *sizes, columns, atoms=algorithm.atoms, initial_alpha=algorithm.initial_alpha
-        )
+        sac = SacModel(config.model, *sizes, columns, atoms=algorithm.atoms, initial_alpha=algorithm.initial_alpha)
         return SacLearner(sac, algorithm, average, observation_size=sizes[1], seed=seed)
     if isinstance(algorithm, DistillConfig):
         student = Student(config.model, sizes[0], sizes[2], teacher_share=algorithm.share(0), columns=columns)
