@@ -32,31 +32,32 @@ __all__ = ["SacConfig", "SacLearner", "project", "squashed_log_prob"]
 class SacConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="algo", tag="sac"):
     """How a replay buffer is filled and learned from."""
 
-    num_steps: int = 8
+    num_steps: int = 16
     """Control steps per environment and iteration, T."""
-    updates: int = 16
+    updates: int = 24
     """Gradient steps of the critics per iteration."""
     actor_every: int = 2
     """Of how many of them one is also one of the actor and of the temperature."""
-    batch_size: int = 1024
+    batch_size: int = 512
     """Transitions per gradient step and replica."""
-    n_steps: int = 3
+    n_steps: int = 8
     """Steps of which the rewards are summed before a critic is asked, at most: a rollout's end cuts them short."""
-    discount: float = 0.98
+    discount: float = 0.97
     """γ."""
     learning_rate: float = 1e-3
     """Of actor, critics and temperature."""
     max_grad_norm: float = 10.0
     """Of actor and critics, each."""
-    polyak: float = 0.02
+    polyak: float = 0.05
     """How far the target critics follow the critics in one gradient step."""
     pessimistic: bool = False
     """Whether the lower of the two critics counts; otherwise their mean."""
-    atoms: int = 1
+    atoms: int = 51
     """Returns that the critics learn the distribution over; 1: they learn the expected return by its squared error."""
     value_range: tuple[float, float] = (-2.0, 2.0)
-    """Smallest and largest of those, with rewards scaled by 1 − γ: of the order of one step's reward."""
-    initial_alpha: float = 0.01
+    """Smallest and largest of those, with rewards scaled by 1 − γ: about the lowest and the highest reward of a step,
+    entropy's worth included. What is beyond cannot be told apart; the figure `q_at_ends` says how much that is."""
+    initial_alpha: float = 3e-4
     """Temperature at the start: what a nat of entropy is worth."""
     target_entropy: float = -0.5
     """Entropy [nat] per element of the action that the temperature is steered to; uniform actions have log 2."""
@@ -191,12 +192,16 @@ class SacLearner(Algorithm):
         loss = self.critic_loss(logits, targets)
         norm = self._critics.step(loss)
         values = self.values(logits.detach())
-        return {
+        figures = {
             "critic_loss": loss.detach(),
             "critic_grad_norm": norm,
             "q_mean": values.mean(),
             "q_gap": (values[0] - values[1]).abs().mean(),
         }
+        if self.config.atoms > 1:
+            # Much of it: the value_range is too narrow, and what is beyond it cannot be told apart.
+            figures["q_at_ends"] = targets[:, (0, -1)].sum(dim=1).mean()
+        return figures
 
     def _learn_policy(self, observations: torch.Tensor) -> dict[str, torch.Tensor]:
         drawn = self.draw(observations)
@@ -213,7 +218,7 @@ class SacLearner(Algorithm):
 
     def draw(self, observations: torch.Tensor) -> Drawn:
         """Draw actions of the present policy for raw observations of the critics, shape [N, Oc]."""
-        means, log_std = self._squashed.distribution(observations[:, : self.actor.observation_size])
+        means, log_std = self._squashed.distribution(observations[:, : self.behaviour.observation_size])
         noise = torch.randn(means.shape, generator=self.generator, dtype=means.dtype)
         raw = means + log_std.exp() * noise
         return Drawn(torch.tanh(raw), squashed_log_prob(raw, means, log_std))

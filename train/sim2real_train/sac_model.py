@@ -67,7 +67,7 @@ class SacModel(nn.Module):
 
     Args:
         config: Shape of actor and critics.
-        observation_size: Width O of what the actor sees.
+        observation_size: Width O of what the actor sees, unless it is privileged.
         critic_observation_size: Width Oc of what the critics see, which begins with it.
         action_size: A.
         columns: Where the term of the encoder lies; see `models.encoder_columns`.
@@ -95,7 +95,8 @@ class SacModel(nn.Module):
                 f"recurrent: SAC learns from single steps in any order, which gives a memory nothing to learn from; "
                 f"expected none, got {config.recurrent}: choose none, or PPO"
             )
-        self.actor = Actor(config, observation_size, action_size, columns)
+        seen = critic_observation_size if config.privileged else observation_size
+        self.actor = Actor(config, seen, action_size, columns)
         self.log_std = SquashedBehaviour.log_std_layer(self.actor, config.initial_std)
         sizes = critic_observation_size, action_size
         self.critics = TwinCritics(config, *sizes, columns, atoms=atoms)
