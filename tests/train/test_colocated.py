@@ -8,9 +8,10 @@ import pytest
 from sim2real.errors import InputError
 from sim2real_train.actors import WorkerLostError
 from sim2real_train.cluster import local_cluster
-from sim2real_train.colocated import colocated
+from sim2real_train.colocated import Colocated
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
+from sim2real_train.placements import Machines, placed
 from tests.train.builders import iterate, make_worker, small_config
 
 
@@ -18,7 +19,8 @@ def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytes
     # Of a cluster that is not ours, and must not be joined.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     before = Path.cwd()
-    with colocated(small_config(num_workers=2), dumps=tmp_path) as workers:
+    with placed(small_config(num_workers=2), Machines(), dumps=tmp_path) as workers:
+        assert isinstance(workers, Colocated)
         assert Path.cwd() == before
         for _ in range(3):
             collected = workers.collect()
@@ -41,7 +43,8 @@ def test_two_workers_stay_one_learner_and_a_dead_one_is_named(monkeypatch: pytes
 def test_one_worker_in_ray_is_the_worker_without_ray(tmp_path: Path) -> None:
     """The placement decides where things run, and nothing else."""
     alone = make_worker(small_config())
-    with colocated(small_config(), dumps=tmp_path) as workers:
+    with placed(small_config(), Machines(), dumps=tmp_path) as workers:
+        assert isinstance(workers, Colocated)
         for _ in range(3):
             collected = workers.collect()
             workers.learn(merge(workers.score()))
@@ -56,6 +59,6 @@ def test_one_worker_in_ray_is_the_worker_without_ray(tmp_path: Path) -> None:
 def test_what_keeps_a_worker_from_being_built_is_told(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"cannot be built .*; give smaller"),
-        colocated(small_config(model=ModelConfig(hidden=(10**15,))), dumps=tmp_path),
+        placed(small_config(model=ModelConfig(hidden=(10**15,))), Machines(), dumps=tmp_path),
     ):
         pass

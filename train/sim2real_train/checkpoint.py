@@ -81,7 +81,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def workers(self) -> list[Arrays]:
         """Arrays of each worker, by rank."""
-        return [self.arrays[f"worker-{rank}"] for rank in range(self.state.config.num_workers)]
+        return [self.arrays[f"worker-{rank}"] for rank in range(self.state.config.num_states)]
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -171,11 +171,11 @@ def _read_state(folder: Path) -> State:
 
 def _check_whole(path: Path, state: State) -> None:
     """Check that the parts of a state belong together."""
-    roles = ("weights", "learner", *(f"worker-{rank}" for rank in range(state.config.num_workers)))
+    roles = ("weights", "learner", *(f"worker-{rank}" for rank in range(state.config.num_states)))
     files = {role: _file_name(state.iteration, role) for role in roles}
     if {role: member.file for role, member in state.members.items()} != files:
         raise InputError(f"{path}: expected the members {', '.join(files.values())}; restore the folder from a copy")
-    for field, expected in (("metrics", state.iteration), ("generators", state.config.num_workers)):
+    for field, expected in (("metrics", state.iteration), ("generators", state.config.num_states)):
         if (count := len(getattr(state, field))) != expected:
             raise InputError(f"{path}: expected {expected} {field}, got {count}; restore the folder from a copy")
 

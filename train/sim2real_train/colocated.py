@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import ray
-import torch
-from torch import distributed
 
-from sim2real.errors import InputError
-from sim2real_train.actors import answers
+from sim2real_train.actors import answers, place
 from sim2real_train.checkpoint import Arrays, Checkpoint
-from sim2real_train.cluster import local_cluster
-from sim2real_train.collector import Collected, WorkerState
+from sim2real_train.chunks import Collected, WorkerState
 from sim2real_train.config import TrainConfig
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
-from sim2real_train.worker import Worker
+from sim2real_train.peers import join_peers
+from sim2real_train.worker import Worker, building
 
-__all__ = ["Colocated", "colocated"]
-
-_PEER_TIMEOUT: Final = timedelta(seconds=120)
-"""How long a worker waits for the others' gradients; a peer that died is noticed at once."""
+__all__ = ["Colocated"]
 
 
 class _Replica(Worker):
@@ -39,34 +30,10 @@ class _Replica(Worker):
         """Do nothing: of what a constructor raises, Ray says only that the actor died. `start` does the work."""
 
     def start(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int, dumps: Path) -> None:
-        if config.num_workers > 1:
-            # Loopback: the peers are on this machine, and nobody else may listen in or join.
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-            distributed.init_process_group(
-                "gloo",
-                init_method=f"file://{rendezvous}",
-                rank=rank,
-                world_size=config.num_workers,
-                timeout=_PEER_TIMEOUT,
-            )
-        average = _average_over_peers if config.num_workers > 1 else _keep
-        try:
+        """Build the worker; see `Worker`."""
+        average = join_peers(rank, config.num_workers, rendezvous)
+        with building(f"worker {rank}"):
             super().__init__(config, rank, average, num_threads=num_threads, dumps=dumps)
-        except (MemoryError, RuntimeError) as error:
-            # Both NumPy and PyTorch name the size that they could not get, the latter in a RuntimeError.
-            reason = str(error).partition("\n")[0]
-            raise InputError(
-                f"worker {rank}: cannot be built ({reason}); give smaller --num-envs, --num-steps or --hidden"
-            ) from error
-
-
-def _keep(gradient: torch.Tensor) -> None:
-    """One worker's gradient is the mean already."""
-
-
-def _average_over_peers(gradient: torch.Tensor) -> None:
-    distributed.all_reduce(gradient)
-    gradient /= distributed.get_world_size()
 
 
 class Colocated:
@@ -74,8 +41,8 @@ class Colocated:
 
     def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int, dumps: Path) -> None:
         self._stages: dict[str, float] = {}
-        actor: Any = ray.remote(num_cpus=1)(_Replica)
-        self._workers = [actor.remote() for _ in range(config.num_workers)]
+        self._env_steps = config.num_envs * config.algorithm.num_steps
+        self._workers = [place(_Replica, num_cpus=1) for _ in range(config.num_workers)]
         self._each("start", [(config, rank, str(rendezvous), num_threads, dumps) for rank in range(config.num_workers)])
 
     def collect(self) -> list[Collected]:
@@ -98,8 +65,13 @@ class Colocated:
         self._timed("publish", observations)
 
     def stages(self) -> dict[str, float]:
-        """Return the time [s] of each stage of the last iteration; of simulation and inference the workers' mean."""
-        return dict(self._stages)
+        """Return time [s] and rates of the last iteration's stages; of simulation and inference the workers' mean."""
+        seconds = sum(self._stages[f"{stage}_seconds"] for stage in ("collect", "score", "learn", "publish"))
+        return self._stages | {
+            "env_steps_per_second": self._env_steps / seconds,
+            "collect_env_steps_per_second": self._env_steps / self._stages["collect_seconds"],
+            "learn_env_steps_per_second": self._env_steps / self._stages["learn_seconds"],
+        }
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the workers share the starts equally, rounded up."""
@@ -122,6 +94,11 @@ class Colocated:
             for arrays, generator in zip(checkpoint.workers, checkpoint.state.generators, strict=True)
         ]
         self._each("load_state", [(learner, state) for state in states])
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            ray.kill(worker)
 
     def weights_sha256(self) -> list[str]:
         """Return a digest of each worker's weights; equal, or the replicas have drifted apart."""
@@ -147,16 +124,3 @@ class Colocated:
         return answers(
             [getattr(worker, method).remote(*args) for worker, args in zip(self._workers, args_of_rank, strict=True)]
         )
-
-
-@contextmanager
-def colocated(config: TrainConfig, *, dumps: Path, num_threads: int = 1) -> Generator[Colocated]:
-    """Start Ray and the workers; stop both when the block ends, however it ends.
-
-    Args:
-        config: The run.
-        dumps: Folder for what led to diverged simulations.
-        num_threads: Threads of each worker that step its simulation.
-    """
-    with local_cluster(config.num_workers) as folder:
-        yield Colocated(config, folder / "gloo", num_threads, dumps.absolute())

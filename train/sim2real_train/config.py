@@ -63,6 +63,11 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     algorithm: AlgorithmConfig
     """How is learned."""
 
+    @property
+    def num_states(self) -> int:
+        """Number of processes whose state a checkpoint holds: workers, and learners where they are apart."""
+        return self.num_workers + (0 if self.placement.kind == "colocated" else self.placement.learners)
+
 
 def config_sha256(config: TrainConfig) -> str:
     """Return the hex digest of the configuration's JSON."""

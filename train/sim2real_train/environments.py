@@ -19,7 +19,7 @@ from sim2real_train.config import TrainConfig, training_ranges
 from sim2real_train.evaluate import BatchPolicy, Episodes, Evaluation, judge, run_episodes, run_foreign_episodes
 from sim2real_train.models import encoder_columns
 
-__all__ = ["check_task", "columns_of", "evaluate_on", "training_env", "verdict"]
+__all__ = ["check_task", "columns_of", "evaluate_on", "sizes_of", "training_env", "verdict"]
 
 _MOST_FOREIGN: Final = 64
 """Episodes of one measurement in foreign environments."""
@@ -69,6 +69,12 @@ def training_env(
         stagger=True,
         dump_folder=dumps,
     )
+
+
+def sizes_of(config: TrainConfig) -> tuple[int, int, int]:
+    """Return the widths of the observation, of what the critic sees and of the action."""
+    with contextlib.closing(training_env(config, 1, seed=config.seed, num_threads=1)) as env:
+        return env.observation_size, env.critic_observation_size, env.action_size
 
 
 def columns_of(config: TrainConfig) -> npt.NDArray[np.intp] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sim2real_train.checkpoint import Arrays, Checkpoint
-from sim2real_train.collector import Collected, WorkerState
+from sim2real_train.chunks import Collected, WorkerState
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
 
@@ -45,6 +45,10 @@ class Placement(Protocol):
 
     def learner(self) -> dict[str, Arrays]:
         """Return weights and optimiser, which all workers share."""
+        ...
+
+    def close(self) -> None:
+        """End all workers."""
         ...
 
     def load(self, checkpoint: Checkpoint) -> None:

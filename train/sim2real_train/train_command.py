@@ -14,7 +14,7 @@ from sim2real.command import Outcome
 from sim2real.errors import InputError
 
 if TYPE_CHECKING:
-    from sim2real_train.config import TrainConfig
+    from sim2real_train.config import PlacementConfig, TrainConfig
     from sim2real_train.presets import Preset
 
 __all__ = ["TrainArgs", "run_train"]
@@ -33,6 +33,7 @@ _LIMITS: Final = {
 """Largest whole numbers that may be asked for: more is a slip of the keyboard, and would not fit into memory."""
 _WIDEST: Final = 65_536
 _MOST_RESTARTS: Final = 1e6
+_MOST_STALE: Final = 64
 _OF_MODEL: Final = {"recurrent": "recurrent", "hidden": "hidden", "initial_std": "initial_std"}
 _OF_ALGORITHM: Final = {
     "num_steps": "num_steps",
@@ -77,6 +78,20 @@ class TrainArgs:
     workers: int = 1
     """Processes that simulate (and, colocated, learn together, waiting for each other's gradients); on two busy cores
     one is the fastest. Results depend on their number."""
+    placement: Literal["colocated", "overlapped", "disaggregated"] | None = None
+    """Where collecting and learning run. colocated (the default): each worker simulates and learns. overlapped: the
+    next batch is collected while this one is learned, by weights one update old. disaggregated: workers stream to
+    learners, by weights at most --max-staleness updates old, and may die and be replaced."""
+    learners: int | None = None
+    """Processes that learn, where workers only simulate."""
+    max_staleness: int | None = None
+    """Updates that the weights may miss with which a disaggregated worker collects."""
+    inference: Literal["sim", "server"] | None = None
+    """Where the policy of disaggregated workers acts: in each of them, or in one server for all."""
+    max_workers: int = 0
+    """Disaggregated workers that there may be when the cluster grows; 0: no more than --workers."""
+    address: str | None = None
+    """Ray cluster to run on, HOST:PORT or auto; without it, one of our own on this machine."""
     sim_threads: int = 2
     """Threads of each worker that step its simulation; results do not depend on them."""
     seed: int = 0
@@ -122,6 +137,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_train(args: TrainArgs) -> Outcome:
     """Train; the outcome is a `TrainResult`."""
+    from sim2real_train.placements import Machines
     from sim2real_train.trainer import Schedule, train
 
     _check_numbers(args)
@@ -135,7 +151,7 @@ def run_train(args: TrainArgs) -> Outcome:
         save_every=args.save_every,
         evaluate_every=args.evaluate_every,
         evaluate_starts=args.evaluate_starts,
-        num_threads=args.sim_threads,
+        machines=Machines(num_threads=args.sim_threads, address=args.address, max_workers=args.max_workers),
         restarts=args.restarts,
     )
     result = train(config, schedule, args.out, resume=args.resume)
@@ -188,7 +204,7 @@ def _changed(config: Any, args: TrainArgs, fields: dict[str, str]) -> Any:
 def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
     from sim2real.randomization import read_randomization
     from sim2real.sim.delays import MAX_DELAY, delay_from_latency
-    from sim2real_train.config import PlacementConfig, TrainConfig
+    from sim2real_train.config import TrainConfig
     from sim2real_train.overrides import override
 
     ranges = None if args.randomization is None else read_randomization(args.randomization)
@@ -203,10 +219,22 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         delays=None if args.latency is None else delay_from_latency(args.latency, longest=MAX_DELAY),
         randomization=ranges,
         model=preset.model,
-        placement=PlacementConfig(),
+        placement=_placement(args),
         algorithm=preset.algorithm,
     )
     return override(config, args.set, "--set")
+
+
+def _placement(args: TrainArgs) -> PlacementConfig:
+    from sim2real_train.config import PlacementConfig
+
+    options = {"kind": "placement", "learners": "learners", "max_staleness": "max_staleness", "inference": "inference"}
+    given = {field: value for field, option in options.items() if (value := getattr(args, option)) is not None}
+    placement = PlacementConfig(**given)
+    allowed = {"colocated": {"kind"}, "overlapped": {"kind", "learners"}, "disaggregated": set(options)}
+    for field in given.keys() - allowed[placement.kind]:
+        raise InputError(f"--{options[field].replace('_', '-')}: means nothing with --placement {placement.kind}")
+    return placement
 
 
 def _check_numbers(args: TrainArgs) -> None:
@@ -214,6 +242,7 @@ def _check_numbers(args: TrainArgs) -> None:
     for name in ("iterations", "save_every", "evaluate_every", "evaluate_starts", "sim_threads"):
         if getattr(args, name) is not None:
             _check_limit(name, getattr(args, name))
+    check_number("--max-workers", args.max_workers, low=0, high=_LIMITS["workers"], inclusive=True)
     check_number("--restarts", args.restarts, low=0, high=_MOST_RESTARTS, inclusive=True)
 
 
@@ -228,6 +257,7 @@ def _check_config(args: TrainArgs, config: TrainConfig) -> None:
     _check_limit("num_envs", config.num_envs)
     _check_limit("workers", config.num_workers)
     _check_limit("learners", config.placement.learners)
+    check_number("--max-staleness", config.placement.max_staleness, low=0, high=_MOST_STALE, inclusive=True)
     _check_limit("num_steps", config.algorithm.num_steps)
     check_seed(config.seed)
     if config.num_envs % config.num_workers:
@@ -235,8 +265,9 @@ def _check_config(args: TrainArgs, config: TrainConfig) -> None:
     low, high = config.command_delay
     if not 0.0 <= low <= high <= MAX_DELAY:
         raise InputError(f"--command-delay: expected 0 <= low <= high <= {MAX_DELAY} s, got {config.command_delay}")
-    if not 0.0 < config.algorithm.discount < 1.0:
-        raise InputError(f"--discount: expected a number between 0 and 1, got {config.algorithm.discount}")
+    discount = getattr(config.algorithm, "discount", None)
+    if discount is not None and not 0.0 < discount < 1.0:
+        raise InputError(f"--discount: expected a number between 0 and 1, got {discount}")
     check_number("--learning-rate", config.algorithm.learning_rate, high=1)
     check_number("--initial-std", config.model.initial_std, high=100)
     for option, highest in (("desired_kl", False), ("entropy", True)):

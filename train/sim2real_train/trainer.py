@@ -17,13 +17,13 @@ from sim2real.randomization import RandomizationFile
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.actors import WorkerLostError
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
-from sim2real_train.colocated import colocated
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import check_task, verdict
 from sim2real_train.evaluate import Evaluation
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
+from sim2real_train.placements import Machines, placed
 from sim2real_train.provenance import note_attempt
 from sim2real_train.run_folder import claimed
 
@@ -51,8 +51,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Iterations between measurements of the success rate."""
     evaluate_starts: int = 256
     """Episodes of the last measurement; those on the way take a quarter."""
-    num_threads: int = 1
-    """Threads of each worker that step its simulation."""
+    machines: Machines = Machines()
+    """Where its processes are."""
     restarts: int = 0
     """How often the run goes on by itself from its last checkpoint after a worker has died."""
 
@@ -107,7 +107,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
 def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
     """Make one attempt; a worker that dies ends it with `WorkerLostError`."""
     try:
-        with colocated(config, dumps=out / DUMPS, num_threads=schedule.num_threads) as workers:
+        with placed(config, schedule.machines, dumps=out / DUMPS) as workers:
             run = _Run(config, schedule, out, workers, start)
             run.iterate()
             return run.result()

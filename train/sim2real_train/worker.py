@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,32 @@ import torch
 from sim2real.errors import InputError
 from sim2real_train.algorithm import Average
 from sim2real_train.algorithms import make_algorithm
-from sim2real_train.collector import Collected, Collector, WorkerState
+from sim2real_train.chunks import Collected, WorkerState
+from sim2real_train.collector import Collector
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import evaluate_on
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
 from sim2real_train.policy import TorchPolicy
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "building"]
+
+
+@contextlib.contextmanager
+def building(what: str) -> Generator[None]:
+    """Say of what could not be built what to give less of.
+
+    Raises:
+        InputError: In place of an error of the block for want of memory.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # Both NumPy and PyTorch name the size that they could not get, the latter in a RuntimeError.
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"{what}: cannot be built ({reason}); give smaller --num-envs, --num-steps or --hidden"
+        ) from error
 
 
 class Worker:
