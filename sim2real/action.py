@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from sim2real.contract import Joint, PolicyContract
 from sim2real.errors import ContractError
-from sim2real.layout import COMMAND_ROWS, EFFORT, KD, KP, POSITION, VELOCITY, columns_of
+from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY, columns_of, zero_commands
 
 __all__ = ["ActionMapper"]
 
+_Place = tuple[int, "slice | npt.NDArray[np.intp]", "slice | npt.NDArray[np.intp]"]
 _ROW = {"position": POSITION, "velocity": VELOCITY, "effort": EFFORT}
 
 
@@ -42,12 +43,15 @@ class ActionMapper:
         self._holds_position = np.array([joint.command_mode == "position" for joint in joints])
 
         num_joints = len(contract.joints)
-        self.command = np.zeros((num_envs, COMMAND_ROWS, num_joints))
+        self.command = zero_commands(num_envs, num_joints)
         self.command[:, KP] = [joint.kp for joint in contract.joints]
         self.command[:, KD] = [joint.kd for joint in contract.joints]
-        self._flat_command = self.command.reshape(num_envs, COMMAND_ROWS * num_joints)
-        rows = [_ROW[joint.command_mode] * num_joints for joint in joints]
-        self._slots = columns_of([row + index for row, index in zip(rows, driven, strict=True)])
+        # Which row of a block, which joints in it, and which targets go there.
+        self._places: list[_Place] = []
+        for mode, row in _ROW.items():
+            chosen = [index for index, joint in enumerate(joints) if joint.command_mode == mode]
+            if chosen:
+                self._places.append((row, columns_of([driven[index] for index in chosen]), columns_of(chosen)))
         self._target = np.zeros((num_envs, len(driven)))
         self._previous = np.zeros((num_envs, len(driven)))
         self._bound = np.zeros((num_envs, len(driven)))
@@ -62,9 +66,11 @@ class ActionMapper:
         rows = slice(None) if env_ids is None else env_ids
         start = np.where(self._holds_position, joint_pos[rows][:, self._driven] * self._sign, 0.0)
         self._previous[rows] = start
-        block = self._flat_command[rows]
-        block[:, self._slots] = start * self._sign
-        self._flat_command[rows] = block
+        start *= self._sign
+        for row, joints, targets in self._places:
+            block = self.command[rows, row]
+            block[:, joints] = start[:, targets]
+            self.command[rows, row] = block
 
     def apply(self, action: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Turn actions, shape (N, A), into `command`, shape (N, 5, J); a NaN in an action stays visible as NaN."""
@@ -81,11 +87,11 @@ class ActionMapper:
             np.add(self._previous, self._step, out=self._bound)
             np.minimum(target, self._bound, out=target)
         np.maximum(target, self._low, out=target)
-        np.minimum(target, self._high, out=target)
-        self._previous[:] = target
+        target = np.minimum(target, self._high, out=self._previous)
         if self._turns:
-            np.multiply(target, self._sign, out=target)
-        self._flat_command[:, self._slots] = target
+            target = np.multiply(target, self._sign, out=self._target)
+        for row, joints, targets in self._places:
+            self.command[:, row, joints] = target[:, targets]
         return self.command
 
     def invert(self, command: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -96,7 +102,10 @@ class ActionMapper:
         """
         if self._incremental:
             raise ContractError("contract.action.mode: expected absolute to invert a command, got incremental")
-        target = command.reshape(len(command), -1)[:, self._slots] * self._sign
+        target = np.empty((len(command), len(self._sign)))
+        for row, joints, targets in self._places:
+            target[:, targets] = command[:, row, joints]
+        target *= self._sign
         action = np.empty_like(target)
         action[:, self._order] = (target - self._offset) / self._scale
         return action

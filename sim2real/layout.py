@@ -15,7 +15,18 @@ import numpy.typing as npt
 from sim2real.contract import PolicyContract
 from sim2real.signals import SIGNALS, width_of
 
-__all__ = ["COMMAND_ROWS", "EFFORT", "KD", "KP", "POSITION", "VELOCITY", "SignalLayout", "columns_of", "command_shape"]
+__all__ = [
+    "COMMAND_ROWS",
+    "EFFORT",
+    "KD",
+    "KP",
+    "POSITION",
+    "VELOCITY",
+    "SignalLayout",
+    "columns_of",
+    "command_shape",
+    "zero_commands",
+]
 
 POSITION: Final = 0
 VELOCITY: Final = 1
@@ -61,6 +72,14 @@ class SignalLayout:
 def command_shape(contract: PolicyContract) -> tuple[int, int]:
     """Return the shape of one command block: (5, num_joints)."""
     return COMMAND_ROWS, len(contract.joints)
+
+
+def zero_commands(num_envs: int, num_joints: int) -> npt.NDArray[np.float64]:
+    """Return command blocks of zeros, shape (N, 5, J).
+
+    In memory, each row of all blocks is in one piece: NumPy computes with it in a fraction of the time.
+    """
+    return np.zeros((COMMAND_ROWS, num_envs, num_joints)).swapaxes(0, 1)
 
 
 def columns_of(indices: Sequence[int]) -> slice | npt.NDArray[np.intp]:

@@ -123,8 +123,11 @@ class ObservationBuilder:
         sources = self._sources[rows]
         frame = np.empty((len(sources), len(self._pick)))
         self._assemble(sources, frame)
-        self._history[rows] = frame[:, None, :] if self._fill_first else 0.0
-        self._history[rows, self._phase] = frame
+        if self._fill_first:
+            self._history[rows] = frame[:, None, :]
+        else:
+            self._history[rows] = 0.0
+            self._history[rows, self._phase] = frame
         if not self._is_frame:
             self.observation[rows] = self._flat_history[rows][:, self._gather[self._phase]]
         return self.observation

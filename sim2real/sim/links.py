@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
-from sim2real.layout import COMMAND_ROWS
+from sim2real.layout import COMMAND_ROWS, zero_commands
 from sim2real.sim.base import EnvIds, Snapshot
 from sim2real.sim.delays import MAX_DELAY, Fixed, GroupDelay, sampler
 
@@ -124,7 +124,7 @@ class CommandLink:
         self._groups = _Groups(specs, members, num_envs, dt, "command")
         jitter = max(spec.jitter for spec in self._groups.specs)
         depth = round((MAX_DELAY + jitter) / dt) // decimation + 2
-        self.in_force = np.zeros((num_envs, COMMAND_ROWS, len(joints)))
+        self.in_force = zero_commands(num_envs, len(joints))
         self._content = np.zeros((depth, *self.in_force.shape))
         self._arrival = np.full((depth, num_envs, len(self._groups.specs)), _NEVER, np.int64)
         self._newest = 0

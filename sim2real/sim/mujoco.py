@@ -31,6 +31,8 @@ _STATE: Final = (
 # The fields from which MuJoCo derives constants: after a write to one of them, set_const() must follow.
 _CONSTANTS_FROM = frozenset[str](mujoco.MjModel._setconst_inputs)  # pyright: ignore[reportPrivateUsage] the name that mujoco.batch's documentation gives
 _GAINS: Final = "gains"
+_FEW: Final = 4
+"""Simulations that the caller's thread computes sooner than it wakes the others."""
 _BIAS: Final = slice(1, 3)  # of actuator_biasprm: what multiplies position and velocity
 
 
@@ -87,8 +89,8 @@ class MujocoSim:
         self._qvel_columns = columns_of([int(self.model.jnt_dofadr[joint]) for joint in joints])
         self._bind_feet()
 
-        self._gains = np.zeros((num_envs, 2, len(joints)))
-        self._term = np.zeros((num_envs, len(joints)))
+        # In memory as commands are, with which they are compared at every step.
+        self._gains = np.zeros((2, num_envs, len(joints))).swapaxes(0, 1)
         self._bias: Array | None = None
         self._fields: dict[str, Array] = {}
         self._places: dict[str, tuple[Place, ...]] = {}
@@ -133,7 +135,9 @@ class MujocoSim:
     @property
     def feet_force(self) -> Array:
         """Magnitude of the net contact force on each foot [N], shape (N, F), one physics step old."""
-        return np.sqrt(np.einsum("nfi,nfi->nf", self._contact, self._contact))
+        # By components, which takes a third of the time of a sum over three numbers each.
+        squares = np.square(self._contact)
+        return np.sqrt((squares[:, :, 0] + squares[:, :, 2]) + squares[:, :, 1])
 
     @property
     def feet_pos(self) -> Array:
@@ -170,19 +174,15 @@ class MujocoSim:
     def set_command(self, command: Array, env_ids: EnvIds | None = None) -> None:
         """Hold command blocks, shape (n, 5, J): stiffness and damping go into the actuators' affine bias."""
         self._set_gains(command[:, KP : KD + 1], env_ids)
-        kp, kd = command[:, KP], command[:, KD]
-        if env_ids is not None:
-            self.ctrl[env_ids] = kp * command[:, POSITION] + kd * command[:, VELOCITY] + command[:, EFFORT]
-            return
-        np.multiply(kp, command[:, POSITION], out=self.ctrl)
-        np.multiply(kd, command[:, VELOCITY], out=self._term)
-        self.ctrl += self._term
-        self.ctrl += command[:, EFFORT]
+        ctrl = command[:, KP] * command[:, POSITION]
+        ctrl += command[:, KD] * command[:, VELOCITY]
+        ctrl += command[:, EFFORT]
+        self.ctrl[slice(None) if env_ids is None else env_ids] = ctrl
 
     def _set_gains(self, gains: Array, env_ids: EnvIds | None) -> None:
         """Write kp and kd, shape (n, 2, J), where they differ from those in force: they seldom do."""
         rows = slice(None) if env_ids is None else env_ids
-        if np.array_equal(self._gains[rows], gains):
+        if (self._gains[rows] == gains).all():
             return
         if self._models:
             self._set_gains_of_models(rows, gains)
@@ -204,7 +204,7 @@ class MujocoSim:
         for model in self._models:
             model.actuator_biasprm[:, _BIAS] = -of_model[id(model)].T
         self._batch.set_models(self._models)
-        self._gains = every
+        self._gains[:] = every
 
     def step(self, n: int = 1) -> None:
         """Advance every environment by n physics steps."""
@@ -223,7 +223,11 @@ class MujocoSim:
     def refresh(self, env_ids: EnvIds | None = None) -> None:
         """Run the forward dynamics so that outputs agree with a state that was written to."""
         self._settle()
-        self._batch.forward(env_ids)
+        if env_ids is None or len(env_ids) > _FEW:
+            self._batch.forward(env_ids)
+            return
+        for row in range(len(env_ids)):
+            self._batch.forward(env_ids[row : row + 1])
 
     def randomize(self, param: str, values: Array, env_ids: EnvIds | None = None) -> None:
         """Set a physical parameter to `values`, shape (n,), in `env_ids` (None: all).

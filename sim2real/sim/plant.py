@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
-from sim2real.layout import EFFORT, POSITION, SignalLayout, command_shape
+from sim2real.layout import EFFORT, POSITION, SignalLayout, zero_commands
 from sim2real.randomization import COMMAND_DELAY, DELAYS, OBSERVATION_DELAY
 from sim2real.sim.base import BatchedSim, EnvIds, Snapshot
 from sim2real.sim.delays import DelaySpec
 from sim2real.sim.drives import DriveModel
 from sim2real.sim.links import CommandLink, SignalLink
-from sim2real.sim.rotation import down, rotate_inverse
+from sim2real.sim.rotation import down, rotate_inverse, unit
 from sim2real.sim.sensors import SensorModel, SensorSpec
 
 __all__ = ["Plant"]
@@ -76,7 +76,7 @@ class Plant:
         self._base = [(columns, _BASE_SIGNALS[name]) for name, columns in measured if self._is_state(name)]
         self._outputs = [(columns, sim.sensor(name)) for name, columns in measured if not self._is_state(name)]
         self.drives = self._make_drives(contract)
-        self._effort = np.zeros((sim.num_envs, *command_shape(contract)))
+        self._effort = zero_commands(sim.num_envs, len(contract.joints))
         shape = (sim.num_envs, sim.dt, self.decimation)
         spec = delays or DelaySpec()
         self._commands = CommandLink(spec.commands, sim.joint_names, *shape)
@@ -119,7 +119,7 @@ class Plant:
             chosen = values[rows]
             out[:, slices[name]] = chosen if self._from_sim is None else chosen[:, self._from_sim]
         if self._base:
-            quat, velocity = _unit(sim.qpos[rows, 3:7]), sim.qvel[rows, :6]
+            quat, velocity = unit(sim.qpos[rows, 3:7]), sim.qvel[rows, :6]
             for columns, compute in self._base:
                 out[:, columns] = compute(quat, velocity)
         for columns, values in self._outputs:
@@ -265,7 +265,8 @@ class Plant:
         out[:] = command if self._to_sim is None else command[..., self._to_sim]
         if self._sensors is not None and self._sensors.offsets_encoders:
             offset = self._sensors.encoder_offset[rows]
-            out[:, POSITION] -= offset if self._to_sim is None else offset[:, self._to_sim]
+            position = out[:, POSITION]
+            position -= offset if self._to_sim is None else offset[:, self._to_sim]
         return out
 
     def _run(self, steps: int) -> None:
@@ -325,10 +326,6 @@ class Plant:
             ("plant.sensors.", self._sensors),
         )
         return [(prefix, part) for prefix, part in parts if part is not None]
-
-
-def _unit(quat: Array) -> Array:
-    return quat / np.sqrt(np.einsum("ni,ni->n", quat, quat))[:, None]
 
 
 _BASE_SIGNALS: Final[dict[str, Callable[[Array, Array], Array]]] = {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["down", "rotate", "rotate_inverse", "yaw_of"]
+__all__ = ["down", "quaternion_of", "rotate", "rotate_inverse", "unit", "yaw_of"]
 
 Array = npt.NDArray[np.float64]
+
+_TINY: Final = np.finfo(np.float64).tiny
 
 
 def rotate(quat: Array, vector: Array) -> Array:
@@ -30,10 +34,32 @@ def down(quat: Array) -> Array:
     return out
 
 
+def quaternion_of(rotation: Array) -> Array:
+    """Return rotation vectors [rad], shape (N, 3), as quaternions, shape (N, 4): (cos ½|v|, v sin ½|v| / |v|)."""
+    half = 0.5 * np.sqrt(np.einsum("ni,ni->n", rotation, rotation))
+    quat = np.empty((len(rotation), 4))
+    quat[:, 0] = np.cos(half)
+    # sin x / x is 1 at 0; the least number in place of 0 makes it so.
+    half += _TINY
+    quat[:, 1:] = rotation * (0.5 * np.sin(half) / half)[:, None]
+    return quat
+
+
 def yaw_of(quat: Array) -> Array:
     """Return the heading [rad]: the angle about z of the body's x axis, shape (N, 4) to (N,)."""
     w, x, y, z = quat.T
     return np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def unit(vectors: Array) -> Array:
+    """Return vectors or quaternions, shape (N, 3) or (N, 4), divided by their lengths."""
+    # NumPy divides and sums along the long axis several times as fast.
+    columns = vectors.T.copy()
+    squares = columns * columns
+    square = squares[0] + squares[2]
+    square += squares[1] if len(squares) == 3 else squares[1] + squares[3]
+    columns /= np.sqrt(square)
+    return columns.T
 
 
 def _rotate(w: Array, x: Array, y: Array, z: Array, vector: Array) -> Array:

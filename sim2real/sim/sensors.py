@@ -21,6 +21,7 @@ from sim2real.layout import SignalLayout
 from sim2real.signals import SIGNALS
 from sim2real.sim.base import EnvIds, Snapshot
 from sim2real.sim.links import require_generator
+from sim2real.sim.rotation import quaternion_of, unit
 
 __all__ = ["SensorModel", "SensorSpec", "SignalErrors"]
 
@@ -29,7 +30,6 @@ Rows = slice | EnvIds
 
 _DISPLACEMENTS: Final = ("noise", "bias", "bias_walk")
 _RANDOMIZABLE: Final = (*_DISPLACEMENTS, "dropout")
-_TINY: Final = np.finfo(np.float64).tiny
 # A product of quaternions as a matrix of one factor times the other: which component is where, and with which sign.
 _FACTOR: Final = np.array([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
 _LEFT_SIGN: Final = np.array([[1, -1, -1, -1], [1, 1, -1, 1], [1, 1, 1, -1], [1, -1, 1, 1]], np.float64)
@@ -110,13 +110,24 @@ class SensorModel:
         self._amounts = {name: np.full(num_envs, float(getattr(spec, name))) for name in _MOUNTED}
         self._joint_pos = layout.slices["joint_pos"]
         self._base_quat = layout.slices.get("base_quat")
-        self._base_vectors = [layout.slices[name] for name in _BASE_VECTORS if name in layout.slices]
+        vectors = [layout.slices[name] for name in _BASE_VECTORS if name in layout.slices]
+        # They are neighbours, the last in the layout.
+        self._base_vectors = slice(vectors[0].start, vectors[-1].stop) if vectors else slice(0)
         self.encoder_offset = np.zeros((num_envs, self._joint_pos.stop - self._joint_pos.start))
         self._mount = np.zeros((num_envs, 4))
         self._mount[:, 0] = 1.0
-        self._into_imu = _inverse_matrix(self._mount)
-        self._onto_mount = _right_factor(self._mount)
+        # Environments come last in what is applied to all of them: NumPy is slow along axes as short as these.
+        self._into_imu = np.zeros((3, 3, num_envs))
+        self._onto_mount = np.zeros((4, 4, num_envs))
+        self._mount_imu(slice(None), self._mount)
         self._find_active()
+
+    def _mount_imu(self, rows: Rows, mount: Array) -> None:
+        self._mount[rows] = mount
+        onto_mount = _right_factor(mount)
+        self._into_imu[:, :, rows] = _inverse_matrix(mount, onto_mount).transpose(1, 2, 0)
+        if self._base_quat is not None:
+            self._onto_mount[:, :, rows] = onto_mount.transpose(1, 2, 0)
 
     def _find_active(self) -> None:
         self.offsets_encoders = bool(self._amounts["encoder_offset"].any())
@@ -130,11 +141,7 @@ class SensorModel:
             axis = rng.standard_normal((len(limit), 3))
             angle = limit * rng.random(len(limit))
             axis *= (angle / np.sqrt(np.einsum("ni,ni->n", axis, axis)))[:, None]
-            mount = _quaternion(axis)
-            self._mount[rows] = mount
-            self._into_imu[rows] = _inverse_matrix(mount)
-            if self._base_quat is not None:
-                self._onto_mount[rows] = _right_factor(mount)
+            self._mount_imu(rows, quaternion_of(axis))
         if self.offsets_encoders:
             rng = require_generator(rng, "encoder offsets are")
             limit = self._amounts["encoder_offset"][rows, None]
@@ -150,7 +157,8 @@ class SensorModel:
         if self._tilts:
             self._turn(signals, chosen)
         if self.offsets_encoders:
-            signals[:, self._joint_pos] += self.encoder_offset[chosen]
+            joint_pos = signals[:, self._joint_pos]
+            joint_pos += self.encoder_offset[chosen]
         self._displacements.apply(signals, chosen, rng)
         for sensor in self._signals.values():
             sensor.apply(signals[:, sensor.columns], chosen, rng)
@@ -158,9 +166,12 @@ class SensorModel:
     def _turn(self, signals: Array, rows: Rows) -> None:
         """See the world from the IMU's own axes: q ⊗ q_mount, and R_mountᵀ v."""
         if self._base_quat is not None:
-            signals[:, self._base_quat] = np.einsum("nij,nj->ni", self._onto_mount[rows], signals[:, self._base_quat])
-        for columns in self._base_vectors:
-            signals[:, columns] = np.einsum("nij,nj->ni", self._into_imu[rows], signals[:, columns])
+            terms = self._onto_mount[:, :, rows] * signals[:, self._base_quat].T.copy()
+            signals[:, self._base_quat] = (terms[:, 0] + terms[:, 1] + terms[:, 2] + terms[:, 3]).T
+        vectors = signals[:, self._base_vectors].T.copy()
+        terms = self._into_imu[:, :, rows] * vectors.reshape(len(vectors) // 3, 1, 3, len(signals))
+        turned = (terms[:, :, 0] + terms[:, :, 2]) + terms[:, :, 1]
+        signals[:, self._base_vectors] = turned.reshape(vectors.shape).T
 
     def randomize(self, name: str, values: Array, rows: Rows) -> None:
         """Set an error to one amount per environment of `rows`, shape (n,).
@@ -198,9 +209,7 @@ class SensorModel:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue exactly from what `snapshot` returned."""
-        self._mount[:] = snapshot["mount"]
-        self._into_imu[:] = _inverse_matrix(self._mount)
-        self._onto_mount[:] = _right_factor(self._mount)
+        self._mount_imu(slice(None), snapshot["mount"])
         self.encoder_offset[:] = snapshot["encoder_offset"]
         for name, values in self._amounts.items():
             values[:] = snapshot[f"amount.{name}"]
@@ -224,6 +233,7 @@ class _Displacements:
         widths = [3 if name == "base_quat" else where.stop - where.start for name, where in self._columns.items()]
         ends = np.cumsum(widths).tolist()
         self._elements = {name: slice(end - width, end) for name, width, end in zip(signals, widths, ends, strict=True)}
+        self._sums = _runs(self._columns, self._elements)
         self._amounts = {field: np.zeros((num_envs, sum(widths))) for field in _DISPLACEMENTS}
         self._bias = np.zeros((num_envs, sum(widths)))
         for name, errors in signals.items():
@@ -257,15 +267,23 @@ class _Displacements:
             self._bias[rows] += stride * self._generator(rng, "bias_walk").standard_normal(stride.shape, np.float32)
         if self._active["noise"]:
             amount = self._amounts["noise"][rows]
-            error = amount * self._generator(rng, "noise").standard_normal(amount.shape, np.float32)
+            error = self._generator(rng, "noise").standard_normal(amount.shape, np.float32).astype(np.float64)
+            error *= amount
             if self._is_biased:
                 error += self._bias[rows]
         elif self._is_biased:
             error = self._bias[rows]
         else:
             return
-        for name, columns in self._columns.items():
-            _displace(name, signals[:, columns], error[:, self._elements[name]])
+        for columns, elements in self._sums:
+            part = signals[:, columns]
+            part += error[:, elements]
+        if "base_quat" in self._columns:
+            quat = signals[:, self._columns["base_quat"]]
+            quat[:] = _product(quat, quaternion_of(error[:, self._elements["base_quat"]]))
+        if "projected_gravity" in self._columns:
+            gravity = signals[:, self._columns["projected_gravity"]]
+            gravity[:] = unit(gravity)
 
     def _generator(self, rng: np.random.Generator | None, field: str) -> np.random.Generator:
         if rng is None:
@@ -278,14 +296,18 @@ class _Displacements:
         return {f"amount.{field}": amounts for field, amounts in self._amounts.items()} | {"bias": self._bias}
 
 
-def _displace(name: str, values: Array, error: Array) -> None:
-    """Add the error, shape (n, k), to a signal; attitudes turn instead."""
-    if name == "base_quat":
-        values[:] = _product(values, _quaternion(error))
-        return
-    values += error
-    if name == "projected_gravity":
-        values /= np.sqrt(np.einsum("ni,ni->n", values, values))[:, None]
+def _runs(columns: Mapping[str, slice], elements: Mapping[str, slice]) -> list[tuple[slice, slice]]:
+    """Columns and elements of what is added to signals, those of neighbours as one: an addition for each costs more."""
+    runs: list[tuple[slice, slice]] = []
+    for name in columns:
+        to, of = columns[name], elements[name]
+        if name == "base_quat":
+            continue
+        if runs and (runs[-1][0].stop, runs[-1][1].stop) == (to.start, of.start):
+            to, of = slice(runs[-1][0].start, to.stop), slice(runs[-1][1].start, of.stop)
+            runs.pop()
+        runs.append((to, of))
+    return runs
 
 
 class _SignalSensor:
@@ -346,17 +368,6 @@ class _SignalSensor:
         }
 
 
-def _quaternion(rotation: Array) -> Array:
-    """Rotation vectors [rad], shape (n, 3), as quaternions, shape (n, 4): (cos ½|v|, v sin ½|v| / |v|)."""
-    half = 0.5 * np.sqrt(np.einsum("ni,ni->n", rotation, rotation))
-    quat = np.empty((len(rotation), 4))
-    quat[:, 0] = np.cos(half)
-    # sin x / x is 1 at 0; the least number in place of 0 makes it so.
-    half += _TINY
-    quat[:, 1:] = rotation * (0.5 * np.sin(half) / half)[:, None]
-    return quat
-
-
 def _product(left: Array, right: Array) -> Array:
     """Return left ⊗ right of unit quaternions, shape (n, 4)."""
     return np.einsum("nij,nj->ni", _right_factor(right), left)
@@ -364,13 +375,16 @@ def _product(left: Array, right: Array) -> Array:
 
 def _right_factor(quat: Array) -> Array:
     """Return the matrix of p ↦ p ⊗ q, shape (n, 4) to (n, 4, 4)."""
-    return quat[:, _FACTOR] * _RIGHT_SIGN
+    return quat.take(_FACTOR, axis=1) * _RIGHT_SIGN
 
 
-def _inverse_matrix(quat: Array) -> Array:
-    """Return Rᵀ of unit quaternions, shape (n, 4) to (n, 3, 3): what v ↦ q* ⊗ v ⊗ q does to vectors."""
-    left = quat[:, _FACTOR] * _LEFT_SIGN
-    return (_right_factor(quat) @ left.swapaxes(1, 2))[:, 1:, 1:]
+def _inverse_matrix(quat: Array, right: Array) -> Array:
+    """Return Rᵀ of unit quaternions, shape (n, 4) to (n, 3, 3): what v ↦ q* ⊗ v ⊗ q does to vectors.
+
+    `right` is `_right_factor(quat)`.
+    """
+    left = quat.take(_FACTOR, axis=1) * _LEFT_SIGN
+    return (right @ left.swapaxes(1, 2))[:, 1:, 1:]
 
 
 def _check_name(what: str, name: str, known: Sequence[str]) -> None:

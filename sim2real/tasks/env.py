@@ -101,7 +101,7 @@ class TaskEnv:
         self.motion = Motion(self.motion_state)
         self.reward_names = tuple(task.rewards)
         self._terms = [reward.term for reward in task.rewards.values()]
-        self._weights = np.array([[reward.weight] for reward in task.rewards.values()])
+        self._weights = np.array([reward.weight for reward in task.rewards.values()])
         self._rng = np.random.default_rng(seed)
         self._randomizer = None if randomization is None else Randomizer(randomization, sim, self.plant)
         self._schedule = Schedule(task, self.control_period, num_envs)
@@ -211,9 +211,8 @@ class TaskEnv:
     def _judge(self, diverged: npt.NDArray[np.intp]) -> None:
         """Reward the step and see whether episodes end with it."""
         result, motion = self._result, self.motion
-        for row, term in zip(result.reward_terms, self._terms, strict=True):
-            row[:] = term(motion)
-        result.reward_terms *= self._weights
+        for row, term, weight in zip(result.reward_terms, self._terms, self._weights, strict=True):
+            np.multiply(term(motion), weight, out=row)
         result.terminated[:] = False
         for ends in self.task.terminations.values():
             result.terminated |= ends(motion)

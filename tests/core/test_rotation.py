@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.spatial.transform import Rotation
 
-from sim2real.sim.rotation import rotate, rotate_inverse, yaw_of
+from sim2real.sim.rotation import rotate, rotate_inverse, unit, yaw_of
 
 Array = npt.NDArray[np.float64]
 
@@ -52,3 +52,16 @@ def test_the_heading_is_where_the_x_axis_points_on_the_ground(quat: Array) -> No
 def test_neither_pitch_nor_roll_turns_the_heading(yaw: float, pitch: float, roll: float) -> None:
     quat = Rotation.from_euler("ZYX", [[yaw, pitch, roll]]).as_quat(scalar_first=True)
     np.testing.assert_allclose(yaw_of(quat), yaw, atol=1e-9)
+
+
+@given(st.sampled_from([3, 4]), st.data())
+def test_a_unit_vector_has_length_one_and_the_same_direction(width: int, data: st.DataObject) -> None:
+    long_enough = hnp.arrays(np.float64, (5, width), elements=numbers).filter(
+        lambda v: bool((np.linalg.norm(v, axis=1) > 1e-3).all())
+    )
+    given_vectors = data.draw(long_enough)
+    of_length_one = unit(given_vectors)
+    np.testing.assert_allclose(np.linalg.norm(of_length_one, axis=1), 1.0, rtol=1e-14)
+    np.testing.assert_allclose(
+        of_length_one * np.linalg.norm(given_vectors, axis=1, keepdims=True), given_vectors, atol=TOLERANCE
+    )

@@ -251,6 +251,33 @@ def test_outputs_after_a_reset_do_not_depend_on_threads(tmp_path: Path) -> None:
     assert alone.joint_effort[[0, 2, 4]].all()
 
 
+@given(rows=st.sets(st.integers(0, 8), min_size=1), threads=st.sampled_from([1, 3]))
+@settings(max_examples=20, deadline=None)
+def test_few_and_many_simulations_are_refreshed_alike(
+    tmp_path_factory: pytest.TempPathFactory, rows: set[int], threads: int
+) -> None:
+    """The caller's thread computes a few by itself; those that are not asked for keep their outputs."""
+    robot = walker(tmp_path_factory.mktemp("few"))
+    some, every = (MujocoSim(robot, 9, scene=FLAT, num_threads=threads) for _ in range(2))
+    for sim in (some, every):
+        sim.set_command(commands(np.random.default_rng(2), 9))
+        sim.step(20)
+        sim.qpos[:, 2] -= 0.01
+    before = [values.copy() for values in (some.joint_effort, some.feet_force, some.feet_pos)]
+    chosen = np.array(sorted(rows))
+    others = np.setdiff1d(np.arange(9), chosen)
+    some.refresh(chosen)
+    every.refresh()
+    for values, old, all_new in zip(
+        (some.joint_effort, some.feet_force, some.feet_pos),
+        before,
+        (every.joint_effort, every.feet_force, every.feet_pos),
+        strict=True,
+    ):
+        assert np.array_equal(values[chosen], all_new[chosen])
+        assert np.array_equal(values[others], old[others])
+
+
 @pytest.mark.parametrize("randomized", [False, True])
 def test_a_reset_simulation_is_a_new_one(tmp_path: Path, randomized: bool) -> None:
     sims = [MujocoSim(walker(tmp_path), 3, scene=FLAT) for _ in range(2)]
