@@ -81,7 +81,8 @@ class Split(ABC):
         except Sim2RealError:
             self.close()
             raise
-        self._weights = self._newest_weights()
+        self._weights: Any = None
+        answers(self._spread_weights())
 
     @abstractmethod
     def collect(self) -> list[Collected]:
@@ -112,7 +113,7 @@ class Split(ABC):
         with self._stages.spend("publish"):
             self._wait(self._all("publish", observations))
             self.admission.updated()
-            self._weights = self._newest_weights()
+            self._wait(self._spread_weights())
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the learners share the starts equally, rounded up."""
@@ -147,11 +148,12 @@ class Split(ABC):
             chunks_per_update=self.admission.chunks_per_update,
             version=checkpoint.state.iteration,
         )
-        self._weights = self._newest_weights()
+        answers(self._spread_weights())
 
     def stages(self) -> dict[str, float]:
         """Return where time, bytes and chunks went since the last call (`Stages.report`), and counts of the run."""
-        return self._stages.report(len(self.pool)) | {
+        served: dict[str, float] = {} if self._server is None else answers([self._server.figures.remote()])[0]
+        counts = {
             "sim_workers": float(len(self.pool)),
             "replaced_workers": float(self.pool.replaced),
             "dropped_chunks": float(self.admission.dropped),
@@ -159,6 +161,7 @@ class Split(ABC):
             "waiting_chunks": float(self.admission.waiting),
             "spilled_bytes": float(spilled_bytes()),
         }
+        return self._stages.report(len(self.pool)) | counts | served
 
     def close(self) -> None:
         """End all workers; their places are free for others then."""
@@ -166,13 +169,13 @@ class Split(ABC):
         for learner in self._learners:
             ray.kill(learner)
 
-    def _newest_weights(self) -> Any:
-        """Return the reference to what simulator workers act with; None: the inference server has it."""
+    def _spread_weights(self) -> list[Any]:
+        """Let the newest weights be those that act, by reference and put once; return what to wait for."""
         weights = self._learners[0].acting_weights.remote()
         if self._server is None:
-            return weights
-        self._server.set_weights.remote(weights, self.admission.version)
-        return None
+            self._weights = weights
+            return []
+        return [self._server.set_weights.remote(weights, self.admission.version)]
 
     def _take_batch(self) -> list[Collected] | None:
         """Take the next batch, if it is there, in an order that does not depend on what finished first."""
