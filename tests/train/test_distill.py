@@ -198,18 +198,27 @@ def test_the_teacher_acts_in_its_share_of_the_environments_for_the_whole_rollout
 
 def test_the_last_rollouts_are_learned_from_together_in_minibatches_of_the_same_size() -> None:
     steps: list[int] = []
-    learner = learner_of(average=lambda gradient: steps.append(len(gradient)), rollouts=3, epochs=2, minibatches=2)
+    learner = learner_of(average=lambda gradient: steps.append(len(gradient)), rollouts=4, epochs=2, minibatches=2)
     size = sum(parameter.numel() for parameter in learner.model.parameters())
     marks: list[list[float]] = []
-    for number in range(5):
+    for number in range(6):
         rollout = random_rollout(learner)
         rollout.critic_observations[..., 0] = float(number)
         learner.score([rollout])
         marks.append([float(lessons.observations[0, 0, 0]) for lessons in learner.lessons])
         steps.clear()
         learner.learn(Moments.none(1))
-        assert steps == [size] * (2 * 2 * min(number + 1, 3))
-    assert marks == [[0.0], [0.0, 1.0], [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]
+        assert steps == [size] * (2 * 2 * min(number + 1, 4))
+    assert marks == [[float(each) for each in range(max(0, last - 3), last + 1)] for last in range(6)]
+
+
+def test_the_student_is_normalised_by_its_own_observations_and_the_teacher_by_those_it_was_trained_on() -> None:
+    learner = learner_of()
+    before = learner.teacher.normalizer.mean.clone()
+    seen = torch.arange(SEEN) + 0.1 * torch.randn(100, SEEN)
+    learner.publish(Moments.of(seen.numpy()))
+    torch.testing.assert_close(learner.actor.normalizer.mean, seen.mean(dim=0)[:OBSERVATION])
+    assert torch.equal(learner.teacher.normalizer.mean, before)
 
 
 def recalled(model: ModelConfig) -> float:
