@@ -1,10 +1,12 @@
-"""What each iteration was like, and where it is written: TensorBoard, `metrics.jsonl`, a progress bar."""
+"""What each iteration was like, and where it is written: TensorBoard, `metrics.jsonl`, W&B, a progress bar."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import shutil
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from sim2real.extras import require
 from sim2real_train.run_folder import writing
 
 __all__ = ["Curve", "Metrics", "MetricsLog", "curve", "scalars"]
@@ -74,12 +77,23 @@ class MetricsLog:
         past: Metrics of the iterations before, from a checkpoint.
         total: Iterations that there will be.
         env_steps: Control steps of one iteration, for the rate on the progress bar.
+        wandb_project: Project of Weights & Biases that gets them as well; None: none does.
+        config: What the run is made from, for Weights & Biases.
 
     Raises:
         InputError: The files cannot be written, now or in `add`.
     """
 
-    def __init__(self, folder: Path, past: tuple[Metrics, ...], *, total: int, env_steps: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        past: tuple[Metrics, ...],
+        *,
+        total: int,
+        env_steps: int,
+        wandb_project: str | None = None,
+        config: msgspec.Struct | None = None,
+    ) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
         from tqdm import tqdm
 
@@ -95,6 +109,14 @@ class MetricsLog:
             self._bar = opened.enter_context(
                 tqdm(total=total, initial=len(past), desc="train", unit="it", dynamic_ncols=True, leave=True)
             )
+            # Below the bar, where there is a screen to move about on.
+            terminal = sys.stderr.isatty()
+            self._terms = opened.enter_context(
+                tqdm(total=0, position=1, bar_format="{desc}", leave=False, disable=not terminal)
+            )
+            self._wandb = None if wandb_project is None else _wandb_run(wandb_project, folder, config)
+            if self._wandb is not None:
+                opened.callback(self._wandb.finish)
             for each in past:
                 self._write(each)
             self._opened = opened.pop_all()
@@ -123,12 +145,37 @@ class MetricsLog:
             shown["success"] = f"{self._success:.0%}"
         if rate:
             shown["steps/s"] = f"{rate * self._env_steps:,.0f}"
+        self._terms.set_description_str(_terms_line(metrics.terms), refresh=True)
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update()
 
     def _write(self, metrics: Metrics) -> None:
         self._lines.write(msgspec.json.encode(metrics) + b"\n")
         self._events.add_event(_event(metrics))
+        if self._wandb is not None:
+            self._wandb.log(scalars(metrics), step=metrics.iteration)
+
+
+def _wandb_run(project: str, folder: Path, config: msgspec.Struct | None) -> Any:
+    """Begin or go on with the run of this folder; the library reads WANDB_MODE and the like by itself."""
+    wandb: Any = require("wandb", "wandb")
+    return wandb.init(
+        project=project,
+        name=folder.name,
+        id=hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16],
+        resume="allow",
+        dir=str(folder),
+        config=msgspec.to_builtins(config),
+        settings=wandb.Settings(console="off", silent=True),
+    )
+
+
+def _terms_line(terms: dict[str, float]) -> str:
+    """Return the terms of the reward, largest first."""
+    prefix = "reward/"
+    rewards = {name.removeprefix(prefix): value for name, value in terms.items() if name.startswith(prefix)}
+    ordered = sorted(rewards.items(), key=lambda term: -abs(term[1]))
+    return "  ".join(f"{name} {value:+.3f}" for name, value in ordered)
 
 
 def _event(metrics: Metrics) -> Any:

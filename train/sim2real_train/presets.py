@@ -8,11 +8,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from sim2real_train.config import AlgorithmConfig
+from sim2real_train.distill import DistillConfig, TeacherRef
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.sac import SacConfig
 
-__all__ = ["DEFAULT", "PPO", "SAC", "Preset", "preset_of"]
+__all__ = ["DEFAULT", "PPO", "SAC", "Preset", "preset_of", "student_preset"]
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,3 +94,10 @@ _DEFAULT_OF_ALGORITHM: Final[Mapping[str, Preset]] = {
 def preset_of(task: str, algorithm: Literal["ppo", "sac"] = "ppo") -> Preset:
     """Return the settings with which a task is learned by an algorithm."""
     return _OF_ALGORITHM[algorithm].get(task, _DEFAULT_OF_ALGORITHM[algorithm])
+
+
+def student_preset(task: str, teacher: TeacherRef) -> Preset:
+    """Return the settings with which a teacher of a task is imitated, by a policy with a memory."""
+    ppo = preset_of(task)
+    model = msgspec.structs.replace(ppo.model, recurrent="gru", recurrent_size=64)
+    return msgspec.structs.replace(ppo, iterations=200, model=model, algorithm=DistillConfig(teacher=teacher))

@@ -34,7 +34,7 @@ _LIMITS: Final = {
 _WIDEST: Final = 65_536
 _MOST_RESTARTS: Final = 1e6
 _MOST_STALE: Final = 64
-_OF_MODEL: Final = {"recurrent": "recurrent", "hidden": "hidden", "initial_std": "initial_std"}
+_OF_MODEL: Final = {name: name for name in ("recurrent", "hidden", "initial_std")}
 _OF_ALGORITHM: Final = {
     "num_steps": "num_steps",
     "learning_rate": "learning_rate",
@@ -58,6 +58,13 @@ class TrainArgs:
     """Name of the task; `sim2real tasks` lists them."""
     out: Path
     """Folder of the run."""
+    algo: Literal["ppo", "sac", "distill"] = "ppo"
+    """How is learned. ppo: from many environments, with each step used a few times. sac: from few, with each step used
+    many times. distill: the policy imitates --teacher on what it can measure itself."""
+    teacher: Path | None = None
+    """Checkpoint folder of the policy to imitate, which may be --privileged."""
+    privileged: bool = False
+    """The policy reads all that the critic sees: a teacher for --algo distill, which no robot can be driven by."""
     robot: str | None = None
     """Another model of the task's robot: a path to an MJCF, menagerie:NAME, or a name from `sim2real robots`. Its
     physics is simulated; gains, ratings and default pose are the task's."""
@@ -122,6 +129,9 @@ class TrainArgs:
     """Iterations between measurements of the success rate."""
     evaluate_starts: int = 256
     """Episodes of the last measurement, after the last iteration; those on the way take a quarter."""
+    wandb: str | None = None
+    """Project of Weights & Biases that gets the metrics too, if its package is installed; WANDB_MODE=offline keeps them
+    in OUT."""
     restarts: int = 3
     """How often the run goes on by itself from its last checkpoint after a worker has died."""
     resume: bool = False
@@ -152,6 +162,7 @@ def run_train(args: TrainArgs) -> Outcome:
         evaluate_every=args.evaluate_every,
         evaluate_starts=args.evaluate_starts,
         machines=Machines(num_threads=args.sim_threads, address=args.address, max_workers=args.max_workers),
+        wandb_project=args.wandb,
         restarts=args.restarts,
     )
     result = train(config, schedule, args.out, resume=args.resume)
@@ -180,16 +191,27 @@ def _instability(diverged: int, out: Path) -> str:
 
 def _settings(args: TrainArgs) -> Preset:
     """Return the task's preset, with what was said on the command line in place of its own."""
-    from sim2real_train.presets import preset_of
-
-    preset = preset_of(args.task)
+    preset = _preset(args)
     return msgspec.structs.replace(
         preset,
         iterations=preset.iterations if args.iterations is None else args.iterations,
         num_envs=preset.num_envs if args.num_envs is None else args.num_envs,
-        model=_changed(preset.model, args, _OF_MODEL),
+        model=msgspec.structs.replace(_changed(preset.model, args, _OF_MODEL), privileged=args.privileged),
         algorithm=_changed(preset.algorithm, args, _OF_ALGORITHM),
     )
+
+
+def _preset(args: TrainArgs) -> Preset:
+    from sim2real_train.presets import preset_of, student_preset
+    from sim2real_train.teacher import teacher_at
+
+    if args.algo == "distill":
+        if args.teacher is None:
+            raise InputError("--algo distill: expected --teacher, the checkpoint folder of the policy to imitate")
+        return student_preset(args.task, teacher_at(args.teacher))
+    if args.teacher is not None:
+        raise InputError(f"--teacher: means nothing with --algo {args.algo}; choose --algo distill")
+    return preset_of(args.task, args.algo)
 
 
 def _changed(config: Any, args: TrainArgs, fields: dict[str, str]) -> Any:

@@ -53,6 +53,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes of the last measurement; those on the way take a quarter."""
     machines: Machines = Machines()
     """Where its processes are."""
+    wandb_project: str | None = None
+    """Project of Weights & Biases that gets the metrics too."""
     restarts: int = 0
     """How often the run goes on by itself from its last checkpoint after a worker has died."""
 
@@ -138,7 +140,14 @@ class _Run:
         """Learn until the schedule's iterations are done; save on the way and at the end."""
         steps = self.config.num_envs * self.config.algorithm.num_steps
         total = self.schedule.iterations
-        with MetricsLog(self.out, tuple(self.metrics), total=total, env_steps=steps) as log:
+        with MetricsLog(
+            self.out,
+            tuple(self.metrics),
+            total=total,
+            env_steps=steps,
+            wandb_project=self.schedule.wandb_project,
+            config=self.config,
+        ) as log:
             while len(self.metrics) < total:
                 self.metrics.append(self._iteration(len(self.metrics) + 1))
                 _check_metrics(self.config.task, self.metrics[-1])
