@@ -408,6 +408,16 @@ def test_a_run_does_not_go_on_with_another_teacher(teacher: Callable[[str, str, 
         train(other, Schedule(iterations=2), tmp_path, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("rollouts", 0), ("noise_std", 0.0), ("teacher_share", 1.5), ("teacher_share_updates", 0)]
+)
+def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
+    config = msgspec.structs.replace(DistillConfig(teacher=NOBODY), **{name: value})
+    student = Student(MLP, OBSERVATION, ACTION, teacher_share=0.0)
+    with pytest.raises(InputError, match=f"{name}: expected a number"):
+        DistillLearner(student, lively(MLP, SEEN), config, keep, observation_size=SEEN, seed=0)
+
+
 @pytest.mark.parametrize("task", [TASK, "gym:Pendulum-v1"])
 def test_where_a_critic_sees_no_more_there_is_no_privileged_policy(task: str) -> None:
     with pytest.raises(InputError, match="leave out --privileged"):

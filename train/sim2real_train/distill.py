@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sim2real.arguments import check_number
 from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import Acted, Behaviour
@@ -209,6 +210,9 @@ class DistillLearner(Algorithm):
 
     Attributes:
         lessons: What the next update learns from, by rollout; the oldest first.
+
+    Raises:
+        InputError: A number of the configuration is out of its range.
     """
 
     def __init__(
@@ -222,6 +226,7 @@ class DistillLearner(Algorithm):
         seed: int,
     ) -> None:
         super().__init__(model, observation_size, seed)
+        _check(config)
         self.student = model
         self.teacher = teacher
         self.config = config
@@ -302,6 +307,14 @@ class DistillLearner(Algorithm):
         self.lessons = []
         while own := _below(f"lessons/{len(self.lessons)}/", arrays):
             self.lessons.append(Lessons.of(own))
+
+
+def _check(config: DistillConfig) -> None:
+    for name in ("epochs", "minibatches", "rollouts", "teacher_share_updates"):
+        check_number(name, getattr(config, name), low=1, inclusive=True)
+    for name in ("huber_delta", "max_grad_norm", "noise_std"):
+        check_number(name, getattr(config, name))
+    check_number("teacher_share", config.teacher_share, high=1, inclusive=True)
 
 
 def _below(prefix: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
