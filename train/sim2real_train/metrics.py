@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import os
 import shutil
 import sys
 import time
@@ -158,6 +159,9 @@ class MetricsLog:
 
 def _wandb_run(project: str, folder: Path, config: msgspec.Struct | None) -> Any:
     """Begin or go on with the run of this folder; the library reads WANDB_MODE and the like by itself."""
+    # Read when it is imported; without them it writes to the home folder.
+    for part in ("CACHE", "CONFIG", "DATA"):
+        os.environ.setdefault(f"WANDB_{part}_DIR", str(folder.absolute() / "wandb" / part.lower()))
     wandb: Any = require("wandb", "wandb")
     return wandb.init(
         project=project,
