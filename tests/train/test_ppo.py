@@ -14,7 +14,8 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from sim2real_train.models import ActorCritic, ModelConfig
 from sim2real_train.moments import Moments
-from sim2real_train.ppo import PpoConfig, PpoLearner, adapt_learning_rate, gaussian_kl, gaussian_log_prob, ppo_loss
+from sim2real_train.ppo import PpoConfig, PpoLearner, adapt_learning_rate
+from sim2real_train.ppo_loss import gaussian_kl, gaussian_log_prob, ppo_loss
 from sim2real_train.rollout import Rollout, Samples
 from tests.train.builders import keep
 
@@ -41,8 +42,8 @@ def random_batch(model: ActorCritic, size: int) -> Samples:
     actions = means + torch.randn(size, 2)
     behaviour_means = means + 0.3 * torch.randn(size, 2)
     return Samples(
-        observations=observations,
         critic_observations=observations,
+        observation_size=observations.shape[-1],
         actions=actions,
         means=behaviour_means,
         log_probs=gaussian_log_prob(actions, behaviour_means, model.log_std.detach()),
@@ -88,8 +89,8 @@ def test_no_gradient_beyond_the_clip_in_the_direction_of_the_advantage() -> None
     present = gaussian_log_prob(actions, means, model.log_std).detach()
     for shift, advantage, moves in ((-1.0, 1.0, False), (-1.0, -1.0, True), (1.0, 1.0, True), (1.0, -1.0, False)):
         batch = Samples(
-            observations=observations,
             critic_observations=observations,
+            observation_size=observations.shape[-1],
             actions=actions,
             means=means.detach(),
             # ratio = e^-shift: e beyond the upper bound, 1/e beyond the lower one
@@ -130,8 +131,8 @@ def own_samples(learner: PpoLearner, generator: torch.Generator) -> Samples:
         means = learner.actor.unroll(observations, (), episode_start)
     actions = means + torch.randn(32, 16, 1, generator=generator) * log_std.exp()
     return Samples(
-        observations=observations,
         critic_observations=observations,
+        observation_size=observations.shape[-1],
         actions=actions,
         means=means,
         log_probs=gaussian_log_prob(actions, means, log_std),

@@ -11,8 +11,8 @@ def numbered(num_steps: int, num_envs: int, state: tuple[torch.Tensor, ...] = ()
     """Samples in which every value says where it came from: 100 × step + environment."""
     numbers = 100.0 * torch.arange(num_steps)[:, None] + torch.arange(num_envs)
     return Samples(
-        observations=numbers[..., None],
-        critic_observations=numbers[..., None],
+        critic_observations=torch.stack((numbers, numbers + 0.5), dim=-1),
+        observation_size=1,
         actions=numbers[..., None],
         means=numbers[..., None],
         log_probs=numbers,

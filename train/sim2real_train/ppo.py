@@ -7,10 +7,9 @@ one small minibatch is too noisy to steer by.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,20 +18,14 @@ import torch
 
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import GaussianBehaviour
+from sim2real_train.flat import FlatParameters
 from sim2real_train.gae import gae
 from sim2real_train.models import ActorCritic
 from sim2real_train.moments import Moments
+from sim2real_train.ppo_loss import gaussian_log_prob, gradient_for
 from sim2real_train.rollout import Rollout, Samples
 
-__all__ = [
-    "Loss",
-    "PpoConfig",
-    "PpoLearner",
-    "adapt_learning_rate",
-    "gaussian_kl",
-    "gaussian_log_prob",
-    "ppo_loss",
-]
+__all__ = ["PpoConfig", "PpoLearner", "adapt_learning_rate"]
 
 
 class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="algo", tag="ppo"):
@@ -66,55 +59,6 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """KL divergence of one iteration that the learning rate is steered to, and twice which ends it."""
 
 
-class Loss(NamedTuple):
-    """The parts of the loss of one minibatch; scalars."""
-
-    total: torch.Tensor
-    policy: torch.Tensor
-    value: torch.Tensor
-    entropy: torch.Tensor
-    kl: torch.Tensor
-    """KL divergence of the new policy from the proximal one; carries no gradient."""
-    clipped: torch.Tensor
-    """Share of samples whose objective is flat; carries no gradient."""
-
-
-def gaussian_log_prob(actions: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-    """Return log N(actions; means, std²) summed over the action, shape [...] from [..., A]."""
-    # log p = Σ −½ ((a − µ) / σ)² − log σ − ½ log 2π
-    scaled = (actions - means) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)
-
-
-def gaussian_kl(
-    old_means: torch.Tensor, old_log_std: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor
-) -> torch.Tensor:
-    """Return KL(old ‖ new) of diagonal Gaussians, shape [...] from [..., A]."""
-    # KL = Σ log(σ / σ₀) + (σ₀² + (µ₀ − µ)²) / 2σ² − ½
-    spread = torch.exp(2.0 * old_log_std) + (old_means - means).square()
-    return (log_std - old_log_std + 0.5 * spread * torch.exp(-2.0 * log_std) - 0.5).sum(-1)
-
-
-def ppo_loss(model: ActorCritic, batch: Samples, proximal_log_std: torch.Tensor, config: PpoConfig) -> Loss:
-    """Return the loss of a minibatch whose advantages are already normalised."""
-    means = model.actor.unroll(batch.observations, batch.state, batch.episode_start)
-    # r = π(a|s) / π_proximal(a|s)
-    ratio = torch.exp(gaussian_log_prob(batch.actions, means, model.log_std) - batch.log_probs)
-    # L_policy = −E[w min(r A, clip(r, 1 ± ε) A)]
-    bounded = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-    policy = -(batch.weights * torch.minimum(ratio * batch.advantages, bounded * batch.advantages)).mean()
-    # L_value = ½ E[(V − target)²]
-    values = model.critic.unroll(batch.critic_observations, batch.critic_state, batch.episode_start)
-    value = 0.5 * (values - batch.targets).square().mean()
-    # H = Σ log σ + ½ log 2πe
-    entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
-    total = policy + config.value_coefficient * value - config.entropy_coefficient * entropy
-    with torch.no_grad():
-        kl = gaussian_kl(batch.means, proximal_log_std, means, model.log_std).mean()
-        clipped = ((ratio - 1.0).abs() > config.clip).float().mean()
-    return Loss(total, policy, value, entropy, kl, clipped)
-
-
 def adapt_learning_rate(learning_rate: float, kl: float, config: PpoConfig) -> float:
     """Return the next iteration's learning rate: lower after a divergence twice the desired one, higher below half."""
     low, high = config.learning_rate_bounds
@@ -144,15 +88,17 @@ class PpoLearner(Algorithm):
         self, model: ActorCritic, config: PpoConfig, average: Average, *, observation_size: int, seed: int
     ) -> None:
         super().__init__(model, observation_size, seed)
+        # First of all: parameters move.
+        self._flat = FlatParameters(model, epsilon=1e-5)
         self.actor_critic = model
         self.behaviour = GaussianBehaviour(model.actor, model.log_std)
         self.config = config
         self.learning_rate = config.learning_rate
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
         self.samples: Samples | None = None
         # By source of the rollouts.
         self._critic_states: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
         self._average = average
+        self._gradient = gradient_for(model, self._flat, config)
 
     def set_moments(self, moments: Moments) -> None:
         """Normalise observations by `moments` from now on."""
@@ -186,8 +132,8 @@ class PpoLearner(Algorithm):
         )
         means, log_probs, weights = self._proximal(rollout)
         return Samples(
-            observations=self._seen_by_actor(rollout),
             critic_observations=rollout.critic_observations[:-1],
+            observation_size=self.actor.observation_size,
             actions=rollout.actions,
             means=means,
             log_probs=log_probs,
@@ -232,55 +178,50 @@ class PpoLearner(Algorithm):
         many have learned. The learning rate follows how far it moved.
         """
         assert self.samples is not None
+        config = self.config
         mean, std = float(advantages.mean[0]), float(advantages.std[0])
         samples = replace(self.samples, advantages=(self.samples.advantages - mean) / (std + 1e-8))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
         proximal_log_std = self.behaviour.log_std().clone()
-        taken: list[list[torch.Tensor]] = []
-        too_far: float | None = None
-        for batch in self._passes(samples):
-            loss = ppo_loss(self.actor_critic, batch, proximal_log_std, self.config)
-            gradient, kl = self._averaged_gradient(loss)
-            if float(kl) > 2.0 * self.config.desired_kl:
-                too_far = float(kl)
-                break
-            grad_norm = self._step(gradient)
-            taken.append([loss.policy, loss.value, loss.entropy, kl, loss.clipped, grad_norm])
+        taken: list[tuple[float, ...]] = []
+        kl = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):  # of a policy that diverges, which its figures show
+            for batch in self._minibatches(samples):
+                figures = self._gradient(batch, proximal_log_std)
+                kl = self._averaged(figures.kl)
+                if kl > 2.0 * config.desired_kl:
+                    break
+                norm = self._flat.step(self.learning_rate, config.max_grad_norm)
+                taken.append((*figures._replace(kl=kl), norm))
+        return self._logged(taken, kl)
+
+    def _minibatches(self, samples: Samples) -> Iterator[Samples]:
+        """Yield the minibatches of every pass."""
+        config = self.config
+        return self._gradient.prepared(samples).minibatches(config.minibatches, self.generator, passes=config.epochs)
+
+    def _averaged(self, kl: float) -> float:
+        """Make gradient and KL divergence the means over all replicas, who thus decide alike; return the latter."""
+        self._flat.extra[0] = kl
+        self._average(self._flat.buffer)
+        return float(self._flat.extra[0])
+
+    def _logged(self, taken: Sequence[tuple[float, ...]], kl: float) -> dict[str, float]:
+        """Return the means of the last pass's minibatches, and set the next learning rate.
+
+        Args:
+            taken: `Figures` and the gradient's norm of each minibatch.
+            kl: Divergence at the last minibatch, whether it was taken or ended the update.
+        """
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
-        last = taken[-self.config.minibatches :]
-        means = [float(torch.stack(column).detach().mean()) for column in zip(*last, strict=True)]
+        means = np.array(taken[-self.config.minibatches :]).mean(axis=0).tolist()
         figures: dict[str, float] = dict(zip(names, means, strict=True))
         # Of what was taken, the first minibatch alone has 0: after one step that went too far, the rate would rise.
-        figures["kl"] = means[3] if too_far is None else too_far
+        figures["kl"] = max(figures["kl"], kl) if kl > 2.0 * self.config.desired_kl else figures["kl"]
         figures["action_std"] = float(self.behaviour.log_std().exp().mean())
         figures["minibatches"] = float(len(taken))
         figures["learning_rate"] = self.learning_rate
         self.learning_rate = adapt_learning_rate(self.learning_rate, figures["kl"], self.config)
         return figures
-
-    def _passes(self, samples: Samples) -> Iterator[Samples]:
-        """Yield the minibatches of every pass."""
-        for _ in range(self.config.epochs):
-            yield from samples.minibatches(self.config.minibatches, self.generator)
-
-    def _averaged_gradient(self, loss: Loss) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient and the KL divergence, both as means over all replicas, who thus decide alike."""
-        gradients = torch.autograd.grad(loss.total, list(self.model.parameters()))
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), loss.kl.reshape(1)])
-        self._average(flat)
-        return flat[:-1], flat[-1]
-
-    def _step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Take one optimiser step along a flat gradient; return its norm before it was clipped."""
-        norm = gradient.square().sum().sqrt()
-        clipped = gradient * torch.clamp(self.config.max_grad_norm / (norm + 1e-6), max=1.0)
-        parameters = list(self.model.parameters())
-        sizes = [parameter.numel() for parameter in parameters]
-        for parameter, part in zip(parameters, torch.split(clipped, sizes), strict=True):
-            parameter.grad = part.view_as(parameter)
-        self.optimizer.step()
-        return norm
 
     def replica_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what this replica's next updates depend on and no other's: draws, and the critic's states."""
@@ -302,17 +243,9 @@ class PpoLearner(Algorithm):
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the optimiser's moments, by name of parameter and of moment, and the learning rate."""
-        arrays = {
-            f"{name}/{key}": tensor.numpy().copy()
-            for name, parameter in self.model.named_parameters()
-            for key, tensor in self.optimizer.state[parameter].items()
-        }
-        return arrays | {"learning_rate": np.array(self.learning_rate)}
+        return self._flat.state() | {"learning_rate": np.array(self.learning_rate)}
 
     def load_optimizer_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go on exactly from what `optimizer_state` returned."""
         self.learning_rate = float(arrays["learning_rate"])
-        for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = {
-                key: torch.tensor(arrays[f"{name}/{key}"]) for key in ("step", "exp_avg", "exp_avg_sq")
-            }
+        self._flat.load_state(arrays)

@@ -39,23 +39,24 @@ class Sequences:
         }
         return replace(parts[0], **tensors, **states)
 
-    def minibatches(self: _Batch, count: int, generator: torch.Generator) -> Iterator[_Batch]:
-        """Yield every step once, in `count` random minibatches of equal size."""
-        if any(self._states().values()):
-            yield from self._sequences(count, generator)
-            return
-        flat = {name: tensor.flatten(0, 1) for name, tensor in self._tensors().items()}
-        order = torch.randperm(self.episode_start.numel(), generator=generator)
-        for rows in order.chunk(count):
-            yield replace(self, **{name: tensor[rows] for name, tensor in flat.items()})
+    def minibatches(self: _Batch, count: int, generator: torch.Generator, *, passes: int = 1) -> Iterator[_Batch]:
+        """Yield every step once a pass, in `count` random minibatches of equal size.
 
-    def _sequences(self: _Batch, count: int, generator: torch.Generator) -> Iterator[_Batch]:
-        """Whole sequences of some of the environments, so that the state can be carried through them."""
-        order = torch.randperm(self.episode_start.shape[1], generator=generator)
-        for columns in order.chunk(count):
-            tensors = {name: tensor[:, columns] for name, tensor in self._tensors().items()}
-            states = {name: tuple(tensor[columns] for tensor in state) for name, state in self._states().items()}
-            yield replace(self, **tensors, **states)
+        With memory they are whole sequences of some of the environments, so that the state can be carried through them.
+        """
+        tensors, states = self._tensors(), self._states()
+        packed = torch.cat([tensor.reshape(*tensor.shape[:2], -1) for tensor in tensors.values()], dim=-1)
+        rows = 1 if any(states.values()) else 0
+        if rows == 0:
+            packed = packed.flatten(0, 1)
+        for _ in range(passes):
+            # One gather of one matrix of all columns; all else are views of it.
+            order = torch.randperm(packed.shape[rows], generator=generator)
+            shuffled = _unpacked(packed.index_select(rows, order), tensors)
+            parts = zip(*(tensor.chunk(count, dim=rows) for tensor in shuffled.values()), strict=True)
+            for chosen, part in zip(order.chunk(count), parts, strict=True):
+                initial = {name: tuple(each[chosen] for each in state) for name, state in states.items()}
+                yield replace(self, **initial, **dict(zip(shuffled, part, strict=True)))
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -66,6 +67,16 @@ class Sequences:
         return {name: value for name, value in values.items() if isinstance(value, tuple)}
 
 
+def _unpacked(packed: torch.Tensor, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the columns of `packed`, shape [..., K], as tensors of the trailing axes and types of `like`."""
+    widths = [tensor.shape[2:].numel() for tensor in like.values()]
+    parts = {
+        name: part.reshape(*part.shape[:-1], *tensor.shape[2:])
+        for (name, tensor), part in zip(like.items(), torch.split(packed, widths, dim=-1), strict=True)
+    }
+    return {name: part != 0.0 if like[name].dtype == torch.bool else part for name, part in parts.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Samples(Sequences):
     """Scored steps to learn from.
@@ -74,10 +85,10 @@ class Samples(Sequences):
     acted.
     """
 
-    observations: torch.Tensor
-    """Raw observations, shape [..., O]."""
     critic_observations: torch.Tensor
-    """What the critic sees, raw, shape [..., Oc]."""
+    """What the critic sees, shape [..., Oc]."""
+    observation_size: int
+    """How much of it the actor sees: its first O numbers."""
     actions: torch.Tensor
     """Actions that were taken, shape [..., A]."""
     means: torch.Tensor
@@ -94,6 +105,11 @@ class Samples(Sequences):
     """How much a sample counts: its probability under the proximal policy over that under the one that acted; [...]."""
     critic_state: tuple[torch.Tensor, ...]
     """Recurrent state of the critic before the first step, shape [B, H]; empty without memory."""
+
+    @property
+    def observations(self) -> torch.Tensor:
+        """What the actor sees, shape [..., O]."""
+        return self.critic_observations[..., : self.observation_size]
 
 
 class Rollout:

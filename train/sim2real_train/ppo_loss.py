@@ -1,0 +1,185 @@
+"""The loss of proximal policy optimisation, and its gradient: by autograd, or in closed form for small networks.
+
+Source: Schulman et al., "Proximal policy optimization algorithms" (2017), eq. 7 and 9.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sim2real_train.flat import FlatParameters
+from sim2real_train.mlp import Mlp
+from sim2real_train.models import ActorCritic
+from sim2real_train.rollout import Samples
+
+if TYPE_CHECKING:
+    from sim2real_train.ppo import PpoConfig
+
+__all__ = ["Figures", "Gradient", "Loss", "gaussian_kl", "gaussian_log_prob", "gradient_for", "ppo_loss"]
+
+_LOG_2_PI = math.log(2.0 * math.pi)
+
+
+class Loss(NamedTuple):
+    """The parts of the loss of one minibatch; scalars."""
+
+    total: torch.Tensor
+    policy: torch.Tensor
+    value: torch.Tensor
+    entropy: torch.Tensor
+    kl: torch.Tensor
+    """KL divergence of the new policy from the proximal one; carries no gradient."""
+    clipped: torch.Tensor
+    """Share of samples whose objective is flat; carries no gradient."""
+
+
+def gaussian_log_prob(actions: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    """Return log N(actions; means, std²) summed over the action, shape [...] from [..., A]."""
+    # log p = Σ −½ ((a − µ) / σ)² − log σ − ½ log 2π
+    scaled = (actions - means) * torch.exp(-log_std)
+    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)
+
+
+def gaussian_kl(
+    old_means: torch.Tensor, old_log_std: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor
+) -> torch.Tensor:
+    """Return KL(old ‖ new) of diagonal Gaussians, shape [...] from [..., A]."""
+    # KL = Σ log(σ / σ₀) + (σ₀² + (µ₀ − µ)²) / 2σ² − ½
+    spread = torch.exp(2.0 * old_log_std) + (old_means - means).square()
+    return (log_std - old_log_std + 0.5 * spread * torch.exp(-2.0 * log_std) - 0.5).sum(-1)
+
+
+def ppo_loss(model: ActorCritic, batch: Samples, proximal_log_std: torch.Tensor, config: PpoConfig) -> Loss:
+    """Return the loss of a minibatch whose advantages are already normalised."""
+    means = model.actor.unroll(batch.observations, batch.state, batch.episode_start)
+    # r = π(a|s) / π_proximal(a|s)
+    ratio = torch.exp(gaussian_log_prob(batch.actions, means, model.log_std) - batch.log_probs)
+    # L_policy = −E[w min(r A, clip(r, 1 ± ε) A)]
+    bounded = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+    policy = -(batch.weights * torch.minimum(ratio * batch.advantages, bounded * batch.advantages)).mean()
+    # L_value = ½ E[(V − target)²]
+    values = model.critic.unroll(batch.critic_observations, batch.critic_state, batch.episode_start)
+    value = 0.5 * (values - batch.targets).square().mean()
+    # H = Σ log σ + ½ log 2πe
+    entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
+    total = policy + config.value_coefficient * value - config.entropy_coefficient * entropy
+    with torch.no_grad():
+        kl = gaussian_kl(batch.means, proximal_log_std, means, model.log_std).mean()
+        clipped = ((ratio - 1.0).abs() > config.clip).float().mean()
+    return Loss(total, policy, value, entropy, kl, clipped)
+
+
+class Figures(NamedTuple):
+    """The parts of the loss of one minibatch, as numbers; see `Loss`."""
+
+    policy: float
+    value: float
+    entropy: float
+    kl: float
+    clipped: float
+
+
+class Gradient(Protocol):
+    """Sets the gradient of the loss."""
+
+    def prepared(self, samples: Samples) -> Samples:
+        """Return all samples of an update with what is the same in all of its passes computed in advance."""
+        ...
+
+    def __call__(self, batch: Samples, proximal_log_std: torch.Tensor) -> Figures:
+        """Set the gradient to that of a minibatch of prepared samples; return what `ppo_loss` does."""
+        ...
+
+
+def gradient_for(model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> Gradient:
+    """Return the faster way to the gradient of a model: in closed form without memory and encoder."""
+    networks = (model.actor, model.critic)
+    if all(network.memory is None and network.encoder is None for network in networks):
+        return _ClosedForm(model, flat, config)
+    return _Autograd(model, flat, config)
+
+
+class _Autograd(Gradient):
+    """The gradient of `ppo_loss` for any network."""
+
+    def __init__(self, model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> None:
+        self._model, self._flat, self._config = model, flat, config
+
+    def prepared(self, samples: Samples) -> Samples:
+        """Return the samples as they are."""
+        return samples
+
+    def __call__(self, batch: Samples, proximal_log_std: torch.Tensor) -> Figures:
+        """Set the gradient to that of a minibatch."""
+        loss = ppo_loss(self._model, batch, proximal_log_std, self._config)
+        self._flat.differentiate(loss.total)
+        return Figures(*torch.stack(loss[1:]).detach().tolist())
+
+
+class _ClosedForm(Gradient):
+    """The same of multilayer perceptrons: the chain rule written out, without a graph."""
+
+    def __init__(self, model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> None:
+        self._normalizer = model.critic.normalizer
+        self._actor = Mlp(model.actor.network, flat)
+        self._critic = Mlp(model.critic.network, flat)
+        self._log_std: npt.NDArray[Any] = model.log_std.detach().numpy()
+        self._log_std_gradient: npt.NDArray[Any] = flat.gradient_of(model.log_std).numpy()
+        self._config = config
+
+    def prepared(self, samples: Samples) -> Samples:
+        """Return the samples with observations that are normalised; the actor's normaliser has the same constants."""
+        return replace(samples, critic_observations=self._normalizer(samples.critic_observations))
+
+    def __call__(self, batch: Samples, proximal_log_std: torch.Tensor) -> Figures:
+        """Set the gradient to that of a minibatch of normalised samples."""
+        policy, kl, clipped = self._policy(batch, proximal_log_std.numpy())
+        value = self._value(batch)
+        entropy = float(self._log_std.sum()) + 0.5 * len(self._log_std) * (_LOG_2_PI + 1.0)
+        return Figures(policy, value, entropy, kl, clipped)
+
+    def _policy(self, batch: Samples, old_log_std: npt.NDArray[Any]) -> tuple[float, float, float]:
+        """Set the actor's gradient; return its loss, the KL divergence and the share of clipped samples."""
+        config, count, log_std = self._config, len(batch.actions), self._log_std
+        advantages, weights = batch.advantages.numpy(), batch.weights.numpy()
+        means, inverse_std = self._actor.forward(batch.observations), np.exp(-log_std)
+        # log π = −½ Σ z² − Σ log σ − ½ A log 2π  with  z = (a − µ) / σ
+        scaled = (batch.actions.numpy() - means) * inverse_std
+        constant = float(log_std.sum()) + 0.5 * len(log_std) * _LOG_2_PI
+        ratio = np.exp(-0.5 * np.einsum("ij,ij->i", scaled, scaled) - constant - batch.log_probs.numpy())
+        gain, bounded = ratio * advantages, ratio.clip(1.0 - config.clip, 1.0 + config.clip) * advantages
+        loss = -float(np.dot(weights, np.minimum(gain, bounded))) / count
+        distance = means - batch.means.numpy()
+        kl = _mean_kl(np.einsum("ij,ij->j", distance, distance) / count, old_log_std, log_std)
+        clipped = np.count_nonzero(np.abs(ratio - 1.0) > config.clip) / count
+        # ∂L / ∂log π = −w r A / n where the objective is not flat
+        slope = gain * weights
+        slope *= gain <= bounded
+        slope *= -1.0 / count
+        # ∂log π / ∂log σ = z² − 1;  ∂log π / ∂µ = z / σ
+        errors = slope[:, None] * scaled
+        np.einsum("ij,ij->j", errors, scaled, out=self._log_std_gradient)
+        self._log_std_gradient -= slope.sum() + config.entropy_coefficient
+        errors *= inverse_std
+        self._actor.backward(errors)
+        return loss, kl, clipped
+
+    def _value(self, batch: Samples) -> float:
+        """Set the critic's gradient; return its loss."""
+        errors = self._critic.forward(batch.critic_observations)[:, 0] - batch.targets.numpy()
+        loss = 0.5 * float(np.dot(errors, errors)) / len(errors)
+        errors *= self._config.value_coefficient / len(errors)
+        self._critic.backward(errors[:, None])
+        return loss
+
+
+def _mean_kl(square_distance: npt.NDArray[Any], old_log_std: npt.NDArray[Any], log_std: npt.NDArray[Any]) -> float:
+    """Return `gaussian_kl` of mean square distances of the means, shape [A]: it is linear in them."""
+    spread = np.exp(2.0 * old_log_std) + square_distance
+    return float((log_std - old_log_std + 0.5 * spread * np.exp(-2.0 * log_std) - 0.5).sum())
