@@ -77,7 +77,7 @@ def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [child for child in descendants(process) if "ray::_Replica" in " ".join(child.cmdline())]
+    return [child for child in descendants(process) if "ray::Replica" in " ".join(child.cmdline())]
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:

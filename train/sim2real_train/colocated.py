@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 
-from sim2real_train.actors import answers, place
+from sim2real.errors import Sim2RealError
+from sim2real_train.actors import answers, started
 from sim2real_train.checkpoint import Arrays, Checkpoint
-from sim2real_train.chunks import Collected, WorkerState
+from sim2real_train.chunks import Collected, Spawn, WorkerState
 from sim2real_train.config import TrainConfig
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
 from sim2real_train.peers import join_peers
+from sim2real_train.stages import Stages
 from sim2real_train.worker import Worker, building
 
-__all__ = ["Colocated"]
+__all__ = ["Colocated", "Replica"]
 
 
-class _Replica(Worker):
+class Replica(Worker):
     """A worker that averages its gradients with its peers'."""
 
     def __init__(self) -> None:
@@ -37,19 +37,32 @@ class _Replica(Worker):
 
 
 class Colocated:
-    """The `Placement` of one machine."""
+    """The `Placement` where nothing overlaps and nothing is old.
 
-    def __init__(self, config: TrainConfig, rendezvous: Path, num_threads: int, dumps: Path) -> None:
-        self._stages: dict[str, float] = {}
-        self._env_steps = config.num_envs * config.algorithm.num_steps
-        self._workers = [place(_Replica, num_cpus=1) for _ in range(config.num_workers)]
-        self._each("start", [(config, rank, str(rendezvous), num_threads, dumps) for rank in range(config.num_workers)])
+    Args:
+        replicas: Starts a worker; it may wait for the others, all of which are started first.
+        count: Number of workers.
+        env_steps: Control steps of all workers together in an iteration.
+        patience: How long [s] to wait for a place in the cluster.
+    """
+
+    def __init__(self, replicas: Spawn, count: int, *, env_steps: int, patience: float = 120.0) -> None:
+        self._stages = Stages()
+        self._env_steps = env_steps
+        spawned = [replicas(rank, 0) for rank in range(count)]
+        self._workers = [actor for actor, _ in spawned]
+        try:
+            started([call for _, call in spawned], limit=patience)
+        except Sim2RealError:
+            self.close()
+            raise
 
     def collect(self) -> list[Collected]:
         """Let every worker act for T steps."""
         collected: list[Collected] = self._timed("collect")
-        for stage in ("simulation", "inference"):
-            self._stages[f"{stage}_seconds"] = float(np.mean([getattr(each, f"{stage}_seconds") for each in collected]))
+        for each in collected:
+            self._stages.add(each, env_steps=self._env_steps // len(self._workers))
+            self._stages.add_staleness(0)
         return collected
 
     def score(self) -> list[Moments]:
@@ -65,13 +78,8 @@ class Colocated:
         self._timed("publish", observations)
 
     def stages(self) -> dict[str, float]:
-        """Return time [s] and rates of the last iteration's stages; of simulation and inference the workers' mean."""
-        seconds = sum(self._stages[f"{stage}_seconds"] for stage in ("collect", "score", "learn", "publish"))
-        return self._stages | {
-            "env_steps_per_second": self._env_steps / seconds,
-            "collect_env_steps_per_second": self._env_steps / self._stages["collect_seconds"],
-            "learn_env_steps_per_second": self._env_steps / self._stages["learn_seconds"],
-        }
+        """Return where time went since the last call (`Stages.report`)."""
+        return self._stages.report(len(self._workers))
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the workers share the starts equally, rounded up."""
@@ -109,11 +117,9 @@ class Colocated:
         return self._all("process_id")
 
     def _timed(self, method: str, *args: object) -> list[Any]:
-        """Call `method` of every worker and note how long it took."""
-        began = time.perf_counter()
-        answers = self._all(method, *args)
-        self._stages[f"{method}_seconds"] = time.perf_counter() - began
-        return answers
+        """Call `method` of every worker and count the time to it."""
+        with self._stages.spend(method):
+            return self._all(method, *args)
 
     def _all(self, method: str, *args: object) -> list[Any]:
         """Call `method` of every worker with the same arguments."""

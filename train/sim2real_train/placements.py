@@ -13,7 +13,7 @@ import msgspec
 from sim2real.errors import InputError
 from sim2real_train.actors import answers, place
 from sim2real_train.cluster import local_cluster, remote_cluster
-from sim2real_train.colocated import Colocated
+from sim2real_train.colocated import Colocated, Replica
 from sim2real_train.config import TrainConfig
 from sim2real_train.disaggregated import Disaggregated
 from sim2real_train.environments import sizes_of
@@ -98,10 +98,16 @@ def _check_remote(config: TrainConfig) -> None:
 
 def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -> Placement:
     where = config.placement
-    if where.kind == "colocated":
-        return Colocated(config, folder / f"peers-{uuid.uuid4().hex}", machines.num_threads, dumps)
-    server = _inference_server(config) if where.inference == "server" else None
     rendezvous = str(folder / f"peers-{uuid.uuid4().hex}")
+    if where.kind == "colocated":
+
+        def spawn_replica(rank: int, incarnation: int) -> tuple[Any, Any]:
+            actor = place(Replica, num_cpus=1)
+            return actor, actor.start.remote(config, rank, rendezvous, machines.num_threads, dumps)
+
+        env_steps = config.num_envs * config.algorithm.num_steps
+        return Colocated(spawn_replica, config.num_workers, env_steps=env_steps)
+    server = _inference_server(config) if where.inference == "server" else None
 
     def spawn_sim(rank: int, incarnation: int) -> tuple[Any, Any]:
         actor = place(SimWorker, num_cpus=1)

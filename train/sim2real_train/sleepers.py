@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from sim2real_train.checkpoint import Arrays
     from sim2real_train.evaluate import Episodes
 
-__all__ = ["Naps", "SleepingLearner", "SleepingSim", "sleeping_learners", "sleeping_sims"]
+__all__ = [
+    "Naps",
+    "SleepingLearner",
+    "SleepingReplica",
+    "SleepingSim",
+    "sleeping_learners",
+    "sleeping_replicas",
+    "sleeping_sims",
+]
 
 
 class Naps(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,12 +157,38 @@ class SleepingLearner:
         self._fed = state.arrays["fed"].tolist()
 
 
+class SleepingReplica:
+    """Stands in for a worker that simulates and learns."""
+
+    def start(self, rank: int, naps: Naps) -> None:
+        """Be both at once."""
+        self._sim, self._learner = SleepingSim(), SleepingLearner()
+        self._sim.start(rank, 0, naps)
+        self._learner.start(naps)
+
+    def collect(self) -> Collected:
+        """Sleep as long as simulation and inference take."""
+        info, _ = self._sim.collect(self._learner.acting_weights(), 0)
+        return info.collected
+
+    def score(self) -> Moments:
+        """Sleep as long as scoring takes."""
+        return self._learner.score()
+
+    def learn(self, advantages: Moments) -> dict[str, float]:
+        """Sleep as long as learning takes."""
+        return self._learner.learn(advantages)
+
+    def publish(self, observations: Moments) -> None:
+        """Do nothing with the moments of the observations."""
+        self._learner.publish(observations)
+
+
 def sleeping_sims(naps: Naps) -> Spawn:
     """Return what starts sleeping simulator workers."""
+    from sim2real_train.actors import place
 
     def spawn(rank: int, incarnation: int) -> tuple[object, object]:
-        from sim2real_train.actors import place
-
         actor = place(SleepingSim, num_cpus=1)
         return actor, actor.start.remote(rank, incarnation, naps)
 
@@ -163,11 +197,21 @@ def sleeping_sims(naps: Naps) -> Spawn:
 
 def sleeping_learners(naps: Naps) -> Spawn:
     """Return what starts sleeping learners."""
+    from sim2real_train.actors import place
 
     def spawn(rank: int, incarnation: int) -> tuple[object, object]:
-        from sim2real_train.actors import place
-
         actor = place(SleepingLearner, num_cpus=1)
         return actor, actor.start.remote(naps)
+
+    return spawn
+
+
+def sleeping_replicas(naps: Naps) -> Spawn:
+    """Return what starts sleeping workers that simulate and learn."""
+    from sim2real_train.actors import place
+
+    def spawn(rank: int, incarnation: int) -> tuple[object, object]:
+        actor = place(SleepingReplica, num_cpus=1)
+        return actor, actor.start.remote(rank, naps)
 
     return spawn

@@ -195,8 +195,9 @@ class Split(ABC):
     def _take_in(self, news: Finished | Lost | None) -> None:
         """Account for what became of a chunk."""
         if isinstance(news, Finished):
-            self._stages.add_chunk(news.info)
-            self.admission.finish(news.ticket, news.info.version, (news.info, news.chunk))
+            info = news.info
+            self._stages.add(info.collected, env_steps=info.env_steps, moved_bytes=info.num_bytes + info.weight_bytes)
+            self.admission.finish(news.ticket, info.version, (info, news.chunk))
         elif isinstance(news, Lost):
             self.admission.lose(news.ticket)
 

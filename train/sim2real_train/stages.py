@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 
-from sim2real_train.chunks import ChunkInfo
+from sim2real_train.chunks import Collected
 
 __all__ = ["Stages"]
 
@@ -41,12 +41,12 @@ class Stages:
         finally:
             self._spent[stage] += self._clock() - began
 
-    def add_chunk(self, info: ChunkInfo) -> None:
-        """Count what a simulator worker did and what travelled."""
-        self._simulation += info.collected.simulation_seconds
-        self._inference += info.collected.inference_seconds
-        self._env_steps += info.env_steps
-        self._bytes += info.num_bytes + info.weight_bytes
+    def add(self, collected: Collected, *, env_steps: int, moved_bytes: int = 0) -> None:
+        """Count what a worker collected, and what travelled to it and from it."""
+        self._simulation += collected.simulation_seconds
+        self._inference += collected.inference_seconds
+        self._env_steps += env_steps
+        self._bytes += moved_bytes
 
     def add_staleness(self, staleness: int) -> None:
         """Count a chunk that is learned."""
@@ -56,7 +56,7 @@ class Stages:
         """Return the figures since the last report, and begin anew.
 
         Args:
-            sim_workers: Number of simulator workers.
+            sim_workers: Number of workers that simulate.
 
         Returns:
             ``wall_seconds``; ``<stage>_seconds`` of the controller's stages; ``simulation_seconds`` and
