@@ -135,7 +135,8 @@ def test_networks_with_memory_are_differentiated_through_time(model: ModelConfig
         name: value.reshape(4, 3, *value.shape[1:]) if isinstance(value, torch.Tensor) else value
         for name, value in vars(rows).items()
     }
-    samples = Samples(**sequences | {"state": network.actor.initial_state(3), "critic_state": network.critic_state(3)})
+    sequences |= {"state": network.actor.initial_state(3), "critic_state": network.critic_state(3)}
+    samples = Samples(**sequences)
     flat = FlatParameters(network, epsilon=1e-5)
     gradient = gradient_for(network, flat, PpoConfig())
     figures = gradient(gradient.prepared(samples), network.log_std.detach())

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sim2real.errors import InputError
+from sim2real_train.mlp import Perceptron
 from sim2real_train.models import Actor
 
 __all__ = ["Acted", "Behaviour", "GaussianBehaviour", "SquashedBehaviour"]
@@ -71,6 +72,8 @@ class GaussianBehaviour(Behaviour):
     def __init__(self, actor: Actor, log_std: nn.Parameter) -> None:
         self.actor = actor
         self._log_std = log_std
+        # At the few environments of one process, more of the time of a step is overhead than arithmetic.
+        self._perceptron = Perceptron(actor) if actor.is_perceptron else None
 
     def noise(self, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
         """Draw the noise of a whole rollout, shape [T, B, A]."""
@@ -78,6 +81,9 @@ class GaussianBehaviour(Behaviour):
 
     def act(self, observations: torch.Tensor, state: tuple[torch.Tensor, ...], noise: torch.Tensor) -> Acted:
         """Act on raw observations, shape [B, O], with the noise of this step, shape [B, A]."""
+        if self._perceptron is not None:
+            means = self._perceptron(observations)
+            return Acted(means + noise, means, state)
         means, *following = self.actor(observations, *state)
         return Acted(means + noise, means, tuple(following))
 

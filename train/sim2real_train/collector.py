@@ -145,10 +145,11 @@ class Collector:
         self._simulation_ns += time.perf_counter_ns() - began
         group.result = None
         rollout, columns = self.rollout, group.columns
-        rollout.critic_observations[step + 1, columns] = torch.from_numpy(result.critic_observation)
-        rollout.rewards[step, columns] = torch.from_numpy(result.reward)
-        rollout.terminated[step, columns] = torch.from_numpy(result.terminated)
-        rollout.truncated[step, columns] = torch.from_numpy(result.truncated)
+        # As arrays: PyTorch takes ten times as long to look up an index.
+        rollout.critic_observations.numpy()[step + 1, columns] = result.critic_observation
+        rollout.rewards.numpy()[step, columns] = result.reward
+        rollout.terminated.numpy()[step, columns] = result.terminated
+        rollout.truncated.numpy()[step, columns] = result.truncated
         self._returns[columns] += result.reward
         if not len(result.done_ids):
             return []

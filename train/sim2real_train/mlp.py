@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from sim2real_train.flat import FlatParameters
+from sim2real_train.models import Network
 
-__all__ = ["Mlp"]
+__all__ = ["Mlp", "Perceptron"]
 
 
 class Mlp:
@@ -30,12 +31,7 @@ class Mlp:
     def __init__(self, network: nn.Module, flat: FlatParameters | None = None) -> None:
         layers = _leaves(network)
         self._passes = [_passes_of(layer, flat, first=index == 0) for index, layer in enumerate(layers)]
-        self._rows = 0
-
-    @staticmethod
-    def fits(network: nn.Module) -> bool:
-        """Whether it is all linear layers and known activations."""
-        return all(type(layer) is nn.Linear or type(layer) in _ACTIVATIONS for layer in _leaves(network))
+        self._rows = -1
 
     def forward(self, inputs: torch.Tensor) -> npt.NDArray[Any]:
         """Return the outputs, shape [N, O], of inputs, shape [N, I]; they hold until the next call."""
@@ -53,6 +49,23 @@ class Mlp:
         matrix = _Matrix(torch.from_numpy(errors))
         for each in reversed(self._passes):
             matrix = each.backward(matrix)
+
+
+class Perceptron:
+    """A network that `is_perceptron`, from raw observations on; weights and normaliser are shared."""
+
+    def __init__(self, network: Network) -> None:
+        self._mean = network.normalizer.mean.numpy()
+        self._inverse_std = network.normalizer.inverse_std.numpy()
+        self._limit = network.normalizer.limit
+        self._mlp = Mlp(network.network)
+
+    def __call__(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return the outputs, shape [N, O'], of raw observations, shape [N, O]."""
+        normalized: npt.NDArray[Any] = observations.numpy() - self._mean
+        normalized *= self._inverse_std
+        np.clip(normalized, -self._limit, self._limit, out=normalized)
+        return torch.from_numpy(self._mlp.forward(torch.from_numpy(normalized)).copy())
 
 
 class _Matrix:

@@ -131,6 +131,11 @@ class Network(nn.Module):
             width = self.memory.size
         self.network = make_mlp(config, width, output_size, output_gain=output_gain)
 
+    @property
+    def is_perceptron(self) -> bool:
+        """Whether there is neither encoder nor memory: normalised observations enter `network`."""
+        return self.encoder is None and self.memory is None
+
     def initial_state(self, batch: int) -> tuple[torch.Tensor, ...]:
         """Return the state at the start of episodes: zeros, each [B, H]; one tensor of a GRU, two of an LSTM."""
         if self.memory is None:

@@ -99,8 +99,7 @@ class Gradient(Protocol):
 
 def gradient_for(model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> Gradient:
     """Return the faster way to the gradient of a model: in closed form without memory and encoder."""
-    networks = (model.actor, model.critic)
-    if all(network.memory is None and network.encoder is None for network in networks):
+    if model.actor.is_perceptron and model.critic.is_perceptron:
         return _ClosedForm(model, flat, config)
     return _Autograd(model, flat, config)
 
