@@ -67,6 +67,8 @@ format: install ## Put the code into its format
 
 .PHONY: bench
 bench: install ## Run the benchmarks into benchmarks/results.json
+	@# The trainers that ours is compared with.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/run.py
 
 .PHONY: clean
