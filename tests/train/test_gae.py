@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim2real_train.gae import gae
+from sim2real_train.gae import gae, vtrace
 
 NO = torch.zeros(6, 1, dtype=torch.bool)
 
@@ -82,3 +82,57 @@ def test_equals_the_double_sum(seed: int, steps: int, envs: int) -> None:
     expected = naive(rewards, values, next_values, terminated, terminated | truncated)
     np.testing.assert_allclose(advantages.numpy(), expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(targets.numpy(), expected + values, rtol=1e-12, atol=1e-12)
+
+
+def naive_vtrace(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    done: np.ndarray,
+    ratios: np.ndarray,
+    limit: float,
+) -> np.ndarray:
+    """Equation 1 as a sum over each episode's remaining steps with the product of all c before, in float64."""
+    discount, gae_lambda = 0.97, 0.9
+    steps, envs = rewards.shape
+    targets = values.copy()
+    for env in range(envs):
+        for start in range(steps):
+            for step in range(start, steps):
+                product = np.prod([gae_lambda * min(limit, ratios[i, env]) for i in range(start, step)])
+                following = 0.0 if terminated[step, env] else next_values[step, env]
+                delta = min(limit, ratios[step, env]) * (rewards[step, env] + discount * following - values[step, env])
+                targets[start, env] += discount ** (step - start) * product * delta
+                if done[step, env]:
+                    break
+    return targets
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.integers(1, 12),
+    envs=st.integers(1, 4),
+    limit=st.sampled_from([0.5, 1.0, 3.0]),
+    stale=st.booleans(),
+)
+def test_vtrace_equals_its_sum_and_gae_where_the_policy_is_the_one_that_acted(
+    seed: int, steps: int, envs: int, limit: float, stale: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    rewards, values, next_values = rng.normal(size=(3, steps, envs))
+    ratios = np.exp(rng.normal(size=(steps, envs))) if stale else np.ones((steps, envs))
+    terminated = rng.random((steps, envs)) < 0.2
+    truncated = (rng.random((steps, envs)) < 0.2) & ~terminated
+    tensors = tuple(torch.from_numpy(each) for each in (rewards, values, next_values))
+    ends = (torch.from_numpy(terminated), torch.from_numpy(truncated))
+    arguments = (tensors[0], tensors[1], tensors[2], *ends)
+    advantages, targets = vtrace(*arguments, torch.from_numpy(ratios), discount=0.97, gae_lambda=0.9, limit=limit)
+    done = terminated | truncated
+    expected = naive_vtrace(rewards, values, next_values, terminated, done, ratios, limit)
+    np.testing.assert_allclose(targets.numpy(), expected, rtol=1e-12, atol=1e-12)
+    # Of the action alone: what would be gained if it were taken for certain.
+    np.testing.assert_allclose(advantages.numpy() * np.minimum(ratios, limit), expected - values, rtol=1e-9, atol=1e-12)
+    if not stale and limit >= 1.0:
+        for mine, other in zip((advantages, targets), gae(*arguments, discount=0.97, gae_lambda=0.9), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)

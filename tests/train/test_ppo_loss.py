@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ def random_samples(model: ActorCritic, count: int, generator: torch.Generator, *
 CONFIGS = st.builds(
     PpoConfig,
     clip=st.sampled_from([0.05, 0.2]),
+    value_clip=st.sampled_from([None, 0.1, 1.0]),
     value_coefficient=st.sampled_from([0.5, 2.0]),
     entropy_coefficient=st.sampled_from([0.0, 0.1]),
 )
@@ -96,7 +98,7 @@ def test_closed_form_equals_autograd(
 def test_closed_form_equals_finite_differences(activation: Any) -> None:
     """In double precision, in random directions: (L(θ + hv) − L(θ − hv)) / 2h = ∇L · v + O(h²)."""
     generator = torch.Generator().manual_seed(0)
-    config = PpoConfig(entropy_coefficient=0.1)
+    config = PpoConfig(entropy_coefficient=0.1, value_clip=0.2)
     network = random_model(ModelConfig(hidden=(8, 7), activation=activation), generator)
     samples = random_samples(network, 50, generator, spread=0.3)
     network = network.double()
@@ -145,3 +147,23 @@ def test_networks_with_memory_are_differentiated_through_time(model: ModelConfig
         (expected,) = torch.autograd.grad(loss.total, parameter, retain_graph=True)
         torch.testing.assert_close(flat.gradient_of(parameter), expected, msg=name)
     assert figures.value == pytest.approx(loss.value.item())
+
+
+@pytest.mark.parametrize(("value", "moves"), [(0.9, True), (1.5, False), (-1.5, True), (3.0, True)])
+def test_a_value_that_has_come_far_enough_is_left_alone(value: float, moves: bool) -> None:
+    """It was 0 and should be 2: beyond 1, nothing pulls it further; what went the other way is pulled back."""
+    generator = torch.Generator().manual_seed(0)
+    network = random_model(ModelConfig(hidden=()), generator)
+    with torch.no_grad():
+        for parameter in network.critic.parameters():
+            parameter.zero_()
+        network.critic.get_parameter("network.0.bias").fill_(value)
+    samples = replace(
+        random_samples(network, 8, generator, spread=0.0), values=torch.zeros(8), targets=torch.full((8,), 2.0)
+    )
+    flat = FlatParameters(network, epsilon=1e-5)
+    gradient = gradient_for(network, flat, PpoConfig(value_clip=1.0))
+    figures = gradient(gradient.prepared(samples), network.log_std.detach())
+    assert bool(flat.gradient_of(network.critic.get_parameter("network.0.bias")) != 0.0) == moves
+    worse = max(abs(value - 2.0), abs(min(max(value, -1.0), 1.0) - 2.0))
+    assert figures.value == pytest.approx(0.5 * worse**2)

@@ -38,6 +38,10 @@ class Moments:
         """Return the moments of the first `size` elements of each sample."""
         return Moments(self.count, self.mean[:size], self.squares[:size])
 
+    def last(self, size: int) -> Moments:
+        """Return the moments of the last `size` elements of each sample."""
+        return Moments(self.count, self.mean[-size:], self.squares[-size:])
+
     @property
     def std(self) -> npt.NDArray[np.float64]:
         """Standard deviation (of the samples, not of a population they were drawn from), shape (D,)."""

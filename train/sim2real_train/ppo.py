@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -19,11 +19,12 @@ import torch
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import GaussianBehaviour
 from sim2real_train.flat import FlatParameters
-from sim2real_train.gae import gae
+from sim2real_train.gae import gae, vtrace
 from sim2real_train.models import ActorCritic
 from sim2real_train.moments import Moments
 from sim2real_train.ppo_loss import gaussian_log_prob, gradient_for
 from sim2real_train.rollout import Rollout, Samples
+from sim2real_train.value_normalizer import ValueNormalizer
 
 __all__ = ["PpoConfig", "PpoLearner", "adapt_learning_rate"]
 
@@ -45,6 +46,14 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """ε: how far the probability of an action may move before the objective is flat."""
     weight_limit: float = 2.0
     """Samples whose weight (see `Samples.weights`) is more than this do not count."""
+    advantage: Literal["gae", "vtrace"] = "gae"
+    """How advantages and value targets are estimated; vtrace corrects for the policy that acted where it is older."""
+    vtrace_limit: float = 1.0
+    """ρ̄ and c̄ of vtrace: weights above it do not count."""
+    value_clip: float | None = None
+    """How far a value may move before its loss is flat; of normalised values if they are; None: as far as it likes."""
+    normalize_values: bool = False
+    """Whether the critic learns values in units of the standard deviation of all targets so far, less their mean."""
     value_coefficient: float = 1.0
     """Weight of the value's loss."""
     entropy_coefficient: float = 0.01
@@ -82,6 +91,7 @@ class PpoLearner(Algorithm):
     Attributes:
         learning_rate: Of the next update.
         samples: What the next update learns from.
+        values: How the critic's outputs become values.
     """
 
     def __init__(
@@ -98,6 +108,7 @@ class PpoLearner(Algorithm):
         # By source of the rollouts.
         self._critic_states: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
         self._average = average
+        self.values = ValueNormalizer(model.critic)
         self._gradient = gradient_for(model, self._flat, config)
 
     def set_moments(self, moments: Moments) -> None:
@@ -106,9 +117,9 @@ class PpoLearner(Algorithm):
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout]) -> Moments:
-        """Compute advantages and value targets; return the moments of the advantages."""
-        self.samples = Samples.joined([self._scored(rollout) for rollout in rollouts])
-        return Moments.of(self.samples.advantages[..., None].numpy())
+        """Compute advantages and value targets; return the moments of both."""
+        samples = self.samples = Samples.joined([self._scored(rollout) for rollout in rollouts])
+        return Moments.of(torch.stack((samples.advantages, samples.targets), dim=-1).numpy())
 
     def _scored(self, rollout: Rollout) -> Samples:
         config = self.config
@@ -116,21 +127,21 @@ class PpoLearner(Algorithm):
         values, states = self.actor_critic.critic.unroll_states(
             rollout.critic_observations, critic_state, rollout.episode_start
         )
-        next_values = values[1:].clone()
         steps, env_ids, seen = rollout.finals()
-        next_values[steps, env_ids] = self.actor_critic.value(seen, *(state[steps, env_ids] for state in states))
+        final_values = self.actor_critic.value(seen, *(state[steps, env_ids] for state in states))
         self._critic_states[rollout.source] = tuple(state[-2] for state in states)
+        values = self.values.restored(values)
+        next_values = values[1:].clone()
+        next_values[steps, env_ids] = self.values.restored(final_values)
+        means, log_probs, ratios = self._proximal(rollout)
         # Scaled by 1 − γ, a return is an average of rewards: of their order of magnitude, whatever the horizon.
-        advantages, targets = gae(
-            rollout.rewards * (1.0 - config.discount),
-            values[:-1],
-            next_values,
-            rollout.terminated,
-            rollout.truncated,
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
-        )
-        means, log_probs, weights = self._proximal(rollout)
+        rewards = rollout.rewards * (1.0 - config.discount)
+        seen_values = (rewards, values[:-1], next_values, rollout.terminated, rollout.truncated)
+        horizon = {"discount": config.discount, "gae_lambda": config.gae_lambda}
+        if config.advantage == "vtrace":
+            advantages, targets = vtrace(*seen_values, ratios, **horizon, limit=config.vtrace_limit)
+        else:
+            advantages, targets = gae(*seen_values, **horizon)
         return Samples(
             critic_observations=rollout.critic_observations[:-1],
             observation_size=self.actor.observation_size,
@@ -140,7 +151,7 @@ class PpoLearner(Algorithm):
             advantages=advantages,
             targets=targets,
             values=values[:-1],
-            weights=weights,
+            weights=ratios * (ratios <= config.weight_limit),
             episode_start=rollout.episode_start[:-1],
             state=rollout.state,
             critic_state=critic_state,
@@ -156,7 +167,7 @@ class PpoLearner(Algorithm):
         return self._critic_states.get(rollout.source, nothing)
 
     def _proximal(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the proximal policy's means and log-probabilities, and the samples' weights.
+        """Return the proximal policy's means and log-probabilities, and its ratios to the policy that acted.
 
         Where the newest weights acted, they are the proximal policy. Older ones are corrected for: decoupled PPO,
         Hilton et al., "Batch size-invariance for policy optimization" (2022), eq. 5.
@@ -168,19 +179,17 @@ class PpoLearner(Algorithm):
         means = self.actor.unroll(self._seen_by_actor(rollout), rollout.state, rollout.episode_start[:-1])
         proximal = gaussian_log_prob(rollout.actions, means, log_std)
         # w = π_proximal / π_behaviour
-        weights = torch.exp(proximal - behaviour)
-        return means, proximal, weights * (weights <= self.config.weight_limit)
+        return means, proximal, torch.exp(proximal - behaviour)
 
     def update(self, advantages: Moments) -> dict[str, float]:
-        """Learn from the samples, advantages normalised by the moments of all replicas'.
+        """Learn from the samples, advantages normalised by the moments of all replicas', which `score` returned.
 
         Ends early where the policy has moved twice as far as desired: one iteration that goes too far can undo what
         many have learned. The learning rate follows how far it moved.
         """
         assert self.samples is not None
         config = self.config
-        mean, std = float(advantages.mean[0]), float(advantages.std[0])
-        samples = replace(self.samples, advantages=(self.samples.advantages - mean) / (std + 1e-8))
+        samples = self._normalized(self.samples, advantages)
         proximal_log_std = self.behaviour.log_std().clone()
         taken: list[tuple[float, ...]] = []
         kl = 0.0
@@ -193,6 +202,17 @@ class PpoLearner(Algorithm):
                 norm = self._flat.step(self.learning_rate, config.max_grad_norm)
                 taken.append((*figures._replace(kl=kl), norm))
         return self._logged(taken, kl)
+
+    def _normalized(self, samples: Samples, moments: Moments) -> Samples:
+        """Return the samples with normalised advantages, and with values and targets as the critic learns them."""
+        mean, std = float(moments.mean[0]), float(moments.std[0])
+        samples = replace(samples, advantages=(samples.advantages - mean) / (std + 1e-8))
+        if not self.config.normalize_values:
+            return samples
+        self.values.take(moments.last(1))
+        return replace(
+            samples, values=self.values.normalized(samples.values), targets=self.values.normalized(samples.targets)
+        )
 
     def _minibatches(self, samples: Samples) -> Iterator[Samples]:
         """Yield the minibatches of every pass."""
@@ -242,10 +262,11 @@ class PpoLearner(Algorithm):
             self._critic_states[source] = (*before, torch.tensor(arrays[name]))
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the optimiser's moments, by name of parameter and of moment, and the learning rate."""
-        return self._flat.state() | {"learning_rate": np.array(self.learning_rate)}
+        """Return the optimiser's moments by name of parameter and of moment, the values' moments, the learning rate."""
+        return self._flat.state() | self.values.state() | {"learning_rate": np.array(self.learning_rate)}
 
     def load_optimizer_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go on exactly from what `optimizer_state` returned."""
         self.learning_rate = float(arrays["learning_rate"])
         self._flat.load_state(arrays)
+        self.values.load_state(arrays)

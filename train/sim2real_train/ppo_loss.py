@@ -65,7 +65,12 @@ def ppo_loss(model: ActorCritic, batch: Samples, proximal_log_std: torch.Tensor,
     policy = -(batch.weights * torch.minimum(ratio * batch.advantages, bounded * batch.advantages)).mean()
     # L_value = ½ E[(V − target)²]
     values = model.critic.unroll(batch.critic_observations, batch.critic_state, batch.episode_start)
-    value = 0.5 * (values - batch.targets).square().mean()
+    errors = (values - batch.targets).square()
+    if config.value_clip is not None:
+        # L_value = ½ E[max((V − target)², (V_old + clip(V − V_old, ±c) − target)²)]
+        near = batch.values + (values - batch.values).clamp(-config.value_clip, config.value_clip)
+        errors = torch.maximum(errors, (near - batch.targets).square())
+    value = 0.5 * errors.mean()
     # H = Σ log σ + ½ log 2πe
     entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
     total = policy + config.value_coefficient * value - config.entropy_coefficient * entropy
@@ -171,10 +176,19 @@ class _ClosedForm(Gradient):
 
     def _value(self, batch: Samples) -> float:
         """Set the critic's gradient; return its loss."""
-        errors = self._critic.forward(batch.critic_observations)[:, 0] - batch.targets.numpy()
+        config, targets = self._config, batch.targets.numpy()
+        values = self._critic.forward(batch.critic_observations)[:, 0]
+        errors = values - targets
+        slopes = errors * (config.value_coefficient / len(errors))
+        if config.value_clip is not None:
+            old, limit = batch.values.numpy(), config.value_clip
+            moved, distances = values - old, np.abs(errors)
+            near = np.abs(old + moved.clip(-limit, limit) - targets)
+            # Where the clipped value is the worse one, the objective is flat.
+            slopes *= (np.abs(moved) <= limit) | (near <= distances)
+            errors = np.maximum(near, distances)
         loss = 0.5 * float(np.dot(errors, errors)) / len(errors)
-        errors *= self._config.value_coefficient / len(errors)
-        self._critic.backward(errors[:, None])
+        self._critic.backward(slopes[:, None])
         return loss
 
 
