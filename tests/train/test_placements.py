@@ -97,6 +97,17 @@ def test_a_run_goes_on_from_its_checkpoint(kind: str, tmp_path: Path) -> None:
     assert int(after.arrays["learner"]["version"]) == 3
 
 
+def test_one_simulator_may_feed_two_learners(tmp_path: Path) -> None:
+    config = small_config(num_workers=1, placement=PlacementConfig(kind="overlapped", learners=2))
+    with placed(config, Machines(), dumps=tmp_path) as workers:
+        for _ in range(2):
+            iterate(workers)
+        assert workers.stages()["simulation_env_steps_per_second"] > 0.0
+    uneven = small_config(num_envs=9, num_workers=1, placement=PlacementConfig(kind="overlapped", learners=2))
+    with pytest.raises(InputError, match="expected a multiple of 2"), placed(uneven, Machines(), dumps=tmp_path):
+        pass
+
+
 def test_a_cluster_that_nobody_runs_is_told_of_in_seconds(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="--address: nobody answers"),

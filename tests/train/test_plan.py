@@ -39,6 +39,7 @@ def stages(draw: st.DrawFn) -> StageCurves:
         transfer=draw(curves()),
         average=Curve(sizes=(1.0, 8.0), seconds=(draw(SECONDS), 11.0)),
         publish=draw(st.floats(0.0, 2.0)),
+        thread_gain={1: 1.0, 2: draw(st.floats(0.5, 1.0))},
         spread=draw(st.floats(0.0, 0.5)),
     )
 
@@ -94,6 +95,10 @@ def test_if_every_stage_scales_apart_gains_nothing(seconds: tuple[float, float, 
     assert min(each.step_seconds for each in predictions) == pytest.approx(sum(seconds) / cpus)
 
 
+def gain(curves: StageCurves, threads: int) -> float:
+    return curves.thread_gain[2 if threads >= 2 else 1]
+
+
 def brute_force(cpus: int, gpus: int, num_envs: int, of_cpu: StageCurves, of_gpu: StageCurves) -> float:
     """The shortest step, written down once more, over everything that there might be."""
     best = math.inf
@@ -106,12 +111,13 @@ def brute_force(cpus: int, gpus: int, num_envs: int, of_cpu: StageCurves, of_gpu
                 batch = num_envs / learners
                 learn = own.score.at(batch) + own.update.at(batch) + (own.average.at(learners) if learners > 1 else 0)
                 if sims == learners:
-                    act = own.simulate.at(batch) + own.infer.at(batch)
+                    act = own.simulate.at(batch) * gain(own, cpus // sims) + own.infer.at(batch)
                     best = min(best, act * (1 + own.spread * math.sqrt(2 * math.log(sims))) + learn)
                 chunks = sims * learners // math.gcd(sims, learners)
                 if sims + learners <= cpus and num_envs % chunks == 0:
                     chunk = num_envs / chunks
-                    act = (of_cpu.simulate.at(chunk) + of_cpu.infer.at(chunk)) * chunks / sims
+                    simulate = of_cpu.simulate.at(chunk) * gain(of_cpu, (cpus - learners) // sims)
+                    act = (simulate + of_cpu.infer.at(chunk)) * chunks / sims
                     late = act * (1 + of_cpu.spread * math.sqrt(2 * math.log(sims)))
                     learn += own.transfer.at(batch)
                     best = min(best, max(late, learn) + own.publish)
@@ -146,8 +152,27 @@ def test_overlap_pays_where_a_stage_does_not_scale() -> None:
     chosen = choose(predictions)
     assert (chosen.candidate.kind, chosen.candidate.sims, chosen.candidate.learners) == ("overlapped", 1, 1)
     assert chosen.step_seconds == pytest.approx(2.0)
-    together = next(each for each in predictions if each.candidate == Candidate(kind="colocated", sims=2, learners=2))
+    together = next(each for each in predictions if each.candidate.kind == "colocated" and each.candidate.sims == 2)
     assert together.step_seconds == pytest.approx(1.0 + 1.95, abs=0.01)
+
+
+def test_threads_are_what_other_workers_leave() -> None:
+    assert [each.threads for each in enumerate_placements(4, 0, num_envs=12) if each.kind == "colocated"] == [
+        4,
+        2,
+        1,
+        1,
+    ]
+    half = StageCurves(
+        simulate=proportional(1.0),
+        infer=proportional(0.5),
+        score=proportional(0.0),
+        update=proportional(0.0),
+        thread_gain={1: 1.0, 2: 0.6},
+    )
+    for threads, seconds in ((1, 1.5), (2, 1.1), (8, 1.1)):
+        candidate = Candidate(kind="colocated", sims=1, learners=1, threads=threads)
+        assert predict(candidate, {"cpu": half}, num_envs=1024).step_seconds == pytest.approx(seconds)
 
 
 def test_stragglers_speak_for_streaming() -> None:

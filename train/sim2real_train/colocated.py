@@ -47,7 +47,6 @@ class Colocated:
     """
 
     def __init__(self, replicas: Spawn, count: int, *, env_steps: int, patience: float = 120.0) -> None:
-        self._stages = Stages()
         self._env_steps = env_steps
         spawned = [replicas(rank, 0) for rank in range(count)]
         self._workers = [actor for actor, _ in spawned]
@@ -56,6 +55,7 @@ class Colocated:
         except Sim2RealError:
             self.close()
             raise
+        self._stages = Stages()
 
     def collect(self) -> list[Collected]:
         """Let every worker act for T steps."""

@@ -20,7 +20,7 @@ from sim2real_train.environments import sizes_of
 from sim2real_train.inference import InferenceServer
 from sim2real_train.overlapped import Overlapped
 from sim2real_train.placement import Placement
-from sim2real_train.roles import LearnerWorker, SimWorker, behaviour_of, chunk_envs
+from sim2real_train.roles import LearnerWorker, SimWorker, behaviour_of, chunk_envs, chunks_per_update
 from sim2real_train.split import Pools
 
 __all__ = ["Machines", "placed"]
@@ -54,6 +54,7 @@ def placed(config: TrainConfig, machines: Machines, *, dumps: Path) -> Generator
     Raises:
         InputError: The cluster or this machine has not what it needs.
     """
+    _check_shares(config)
     needs = _needs(config)
     if machines.address is None:
         # Workers of one machine share its CPUs, as many as they are: more of them than CPUs are slow, and work.
@@ -80,10 +81,19 @@ def _store_bytes(config: TrainConfig) -> int:
     """Return what the object store needs: every worker's chunks, of which some wait and some are in use."""
     if config.placement.kind == "colocated":
         return 2 * _SPARE
-    chunks = config.num_workers * (config.placement.max_staleness + 2)
+    chunks = chunks_per_update(config) * (config.placement.max_staleness + 2)
     _, critic_observation_size, action_size = sizes_of(config)
     numbers = critic_observation_size + 2 * action_size + 2
     return 2 * _SPARE + 2 * chunks * 4 * numbers * chunk_envs(config) * (config.algorithm.num_steps + 1)
+
+
+def _check_shares(config: TrainConfig) -> None:
+    chunks = config.num_workers if config.placement.kind == "colocated" else chunks_per_update(config)
+    if config.num_envs % chunks:
+        raise InputError(
+            f"--num-envs: expected a multiple of {chunks}, which the workers of both sides can share, got "
+            f"{config.num_envs}"
+        )
 
 
 def _check_remote(config: TrainConfig) -> None:
@@ -122,7 +132,7 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
         learners=spawn_learner,
         num_sims=config.num_workers,
         num_learners=where.learners,
-        chunks_per_update=config.num_workers,
+        chunks_per_update=chunks_per_update(config),
     )
     if where.kind == "overlapped":
         return Overlapped(pools)

@@ -85,6 +85,8 @@ class StageCurves(msgspec.Struct, frozen=True, kw_only=True):
     """To average all gradients of an update over n learners; of one, it is none."""
     publish: float = 0.0
     """To get the weights from a learner to the simulator workers [s]."""
+    thread_gain: dict[int, float] = msgspec.field(default_factory=lambda: {1: 1.0})
+    """Time of simulation with so many threads, as a share of the time with one."""
     spread: float = 0.0
     """Standard deviation of the time of simulation and inference, as a share of its mean."""
 
@@ -99,6 +101,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that learn; the same ones if colocated."""
     device: Device = "cpu"
     """Of the learners."""
+    threads: int = 1
+    """Of each worker's simulation; CPUs that no other worker has."""
 
     @property
     def chunks_per_update(self) -> int:
@@ -121,7 +125,7 @@ def enumerate_placements(cpus: int, gpus: int, *, num_envs: int) -> list[Candida
     """Return every placement that fits, also those that leave workers out, and one worker against all the rest.
 
     Args:
-        cpus: CPUs that there are; every worker takes one.
+        cpus: CPUs that there are; every worker takes one, and its simulation those that are left over.
         gpus: GPUs that there are; every learner takes one, or none of them does.
         num_envs: Environments N, to be shared equally.
     """
@@ -129,13 +133,13 @@ def enumerate_placements(cpus: int, gpus: int, *, num_envs: int) -> list[Candida
     if gpus:
         devices.append(("gpu", gpus))
     found = [
-        Candidate(kind="colocated", sims=workers, learners=workers, device=device)
+        Candidate(kind="colocated", sims=workers, learners=workers, device=device, threads=cpus // workers)
         for device, most in devices
         for workers in range(1, min(cpus, most) + 1)
         if num_envs % workers == 0
     ]
     found += [
-        Candidate(kind=kind, sims=sims, learners=learners, device=device)
+        Candidate(kind=kind, sims=sims, learners=learners, device=device, threads=(cpus - learners) // sims)
         for device, most in devices
         for sims in range(1, cpus)
         for learners in range(1, min(cpus - sims, most) + 1)
@@ -158,13 +162,13 @@ def predict(candidate: Candidate, curves: Mapping[Device, StageCurves], *, num_e
     average = learner.average.at(candidate.learners) if candidate.learners > 1 else 0.0
     learn = learner.score.at(share) + learner.update.at(share) + average
     if candidate.kind == "colocated":
-        collect = (learner.simulate.at(share) + learner.infer.at(share)) * _slowest(candidate.sims, learner.spread)
+        collect = _act(learner, share, candidate.threads) * _slowest(candidate.sims, learner.spread)
         step = collect + learn
     else:
         simulator = curves["cpu"]
         chunk = num_envs / candidate.chunks_per_update
         calls = candidate.chunks_per_update // candidate.sims
-        collect = calls * (simulator.simulate.at(chunk) + simulator.infer.at(chunk))
+        collect = calls * _act(simulator, chunk, candidate.threads)
         learn += learner.transfer.at(share)
         if candidate.kind == "overlapped":
             # In lock step everybody waits for the slowest, and the next batch for the weights.
@@ -174,6 +178,12 @@ def predict(candidate: Candidate, curves: Mapping[Device, StageCurves], *, num_e
             # Simulators go on with the weights that they have until newer ones are there.
             step = max(collect, learn) + max(0.0, learner.publish - collect)
     return Prediction(candidate=candidate, step_seconds=step, collect_seconds=collect, learn_seconds=learn)
+
+
+def _act(curves: StageCurves, num_envs: float, threads: int) -> float:
+    """Return how long T steps of so many environments take."""
+    gain = curves.thread_gain[max(known for known in curves.thread_gain if known <= threads)]
+    return gain * curves.simulate.at(num_envs) + curves.infer.at(num_envs)
 
 
 def _slowest(workers: int, spread: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,17 @@ from sim2real_train.policy import TorchPolicy
 from sim2real_train.rollout import Rollout
 from sim2real_train.worker import building
 
-__all__ = ["LearnerWorker", "SimWorker", "behaviour_of", "chunk_envs"]
+__all__ = ["LearnerWorker", "SimWorker", "behaviour_of", "chunk_envs", "chunks_per_update"]
+
+
+def chunks_per_update(config: TrainConfig) -> int:
+    """Return how many chunks an update learns from, so that workers of both sides have equal shares."""
+    return math.lcm(config.num_workers, config.placement.learners)
 
 
 def chunk_envs(config: TrainConfig) -> int:
     """Return how many environments each simulator worker has."""
-    return config.num_envs // config.num_workers
+    return config.num_envs // chunks_per_update(config)
 
 
 def behaviour_of(config: TrainConfig) -> Behaviour:

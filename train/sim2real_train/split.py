@@ -72,7 +72,6 @@ class Split(ABC):
         )
         self._num_sims = pools.num_sims
         self._server = server
-        self._stages = Stages()
         self._batch: list[Arrival[Chunk]] = []
         spawned = [pools.learners(rank, 0) for rank in range(pools.num_learners)]
         self._learners = [actor for actor, _ in spawned]
@@ -83,6 +82,7 @@ class Split(ABC):
             raise
         self._weights: Any = None
         answers(self._spread_weights())
+        self._stages = Stages()
 
     @abstractmethod
     def collect(self) -> list[Collected]:

@@ -1,0 +1,216 @@
+"""Which placement suits this run on these machines: measured stages, predicted steps, the best of them.
+
+Measuring takes a few iterations of the run's own environments and networks, of three sizes, in a process as a worker's.
+What they learn is thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import ray
+import torch
+
+from sim2real_train.actors import answers, place
+from sim2real_train.algorithms import make_algorithm
+from sim2real_train.cluster import local_cluster, remote_cluster
+from sim2real_train.collector import Collector
+from sim2real_train.config import PlacementConfig, TrainConfig
+from sim2real_train.peers import join_peers
+from sim2real_train.plan import Candidate, Curve, Prediction, StageCurves, choose, enumerate_placements, predict
+from sim2real_train.rollout import Rollout
+
+__all__ = ["Choice", "comparison", "measure_curves", "pick", "with_placement"]
+
+WARM_UP: Final = 1
+REPEATS: Final = 3
+SHARES: Final = (4, 2, 1)
+"""Sizes that are measured: the run's environments, divided by these."""
+REDUCTIONS: Final = 20
+"""Averages of two replicas that are timed together."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out."""
+
+    curves: StageCurves
+    predictions: tuple[Prediction, ...]
+    """Of every placement that fits."""
+    chosen: Prediction
+
+
+def pick(config: TrainConfig, *, address: str | None = None, most_learners: int | None = None) -> Choice:
+    """Measure the stages, and choose.
+
+    Args:
+        config: The run; its placement and number of workers are left out of account.
+        address: Ray cluster that it will run in; None: this machine.
+        most_learners: Replicas that may be; None: as many as fit.
+    """
+    cluster = local_cluster(2) if address is None else remote_cluster(address, [(1, 0)])
+    with cluster as folder:
+        cpus = len(os.sched_getaffinity(0)) if address is None else int(ray.cluster_resources().get("CPU", 1.0))
+        curves = _measured(config, folder, cpus, alone=cpus == 1 or address is not None)
+    fitting = [
+        candidate
+        for candidate in enumerate_placements(cpus, 0, num_envs=config.num_envs)
+        if most_learners is None or candidate.learners <= most_learners
+    ]
+    predictions = tuple(predict(candidate, {"cpu": curves}, num_envs=config.num_envs) for candidate in fitting)
+    return Choice(curves=curves, predictions=predictions, chosen=choose(predictions))
+
+
+def with_placement(config: TrainConfig, candidate: Candidate) -> TrainConfig:
+    """Return the run as it is placed so; each worker's simulation has `candidate.threads`, which no result shows."""
+    split = candidate.kind != "colocated"
+    where = PlacementConfig(kind=candidate.kind, learners=candidate.learners if split else 1)
+    return msgspec.structs.replace(config, num_workers=candidate.sims, placement=where)
+
+
+def comparison(choice: Choice, measured: float | None = None) -> str:
+    """Return a table of the best prediction of each kind, for people.
+
+    Args:
+        choice: What was found out.
+        measured: Time of a step [s] as the chosen placement then took it; None: not yet known.
+    """
+    widths = "{:<14} {:>4} {:>8} {:>7} {:>8} {:>8} {:>8}"
+    lines = [widths.format("placement", "sims", "learners", "threads", "step", "collect", "learn")]
+    for kind in ("colocated", "overlapped", "disaggregated"):
+        of_kind = [each for each in choice.predictions if each.candidate.kind == kind]
+        if not of_kind:
+            continue
+        best = choice.chosen if choice.chosen in of_kind else min(of_kind, key=lambda each: each.step_seconds)
+        where = best.candidate
+        seconds = (f"{each:.3f} s" for each in (best.step_seconds, best.collect_seconds, best.learn_seconds))
+        row = widths.format(kind, where.sims, where.learners, where.threads, *seconds)
+        lines.append(f"{row} <- chosen" if best == choice.chosen else row)
+    if measured is not None:
+        predicted = choice.chosen.step_seconds
+        lines.append(
+            f"a step of the chosen one: predicted {predicted:.3f} s, measured {measured:.3f} s "
+            f"({measured / predicted - 1.0:+.0%})"
+        )
+    return "\n".join(lines)
+
+
+def measure_curves(config: TrainConfig, *, most_threads: int = 1) -> StageCurves:
+    """Measure the stages of one worker, in this process.
+
+    Args:
+        config: The run.
+        most_threads: Threads that a worker's simulation may have.
+    """
+    sizes = sorted({max(1, config.num_envs // share) for share in SHARES})
+    points = [_Probe(config, size).measure() for size in sizes]
+    columns = {
+        stage: Curve(sizes=tuple(map(float, sizes)), seconds=tuple(point[stage] for point in points))
+        for stage in ("simulate", "infer", "score", "update", "transfer")
+    }
+    gain = {1: 1.0}
+    threads = 2
+    while threads <= most_threads:
+        more = _Probe(config, sizes[-1], num_threads=threads).measure(learn=False)
+        gain[threads] = more["simulate"] / points[-1]["simulate"]
+        threads *= 2
+    return StageCurves(**columns, thread_gain=gain, publish=points[-1]["publish"], spread=points[-1]["spread"])
+
+
+class _Probe:
+    """A worker of so many environments, alone with all of its network."""
+
+    def __init__(self, config: TrainConfig, num_envs: int, *, num_threads: int = 1) -> None:
+        alone = msgspec.structs.replace(config, num_envs=num_envs, num_workers=1, placement=PlacementConfig())
+        self._collector = Collector(alone, num_envs, rank=0, num_threads=num_threads)
+        self._algorithm = make_algorithm(alone, self._collector.sizes, rank=0, average=_keep)
+
+    def measure(self, *, learn: bool = True) -> dict[str, float]:
+        """Return the median time [s] of each stage, and the spread of collecting."""
+        points = [self._iterate(learn=learn) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
+        self._collector.close()
+        collect = [point["simulate"] + point["infer"] for point in points]
+        medians = {stage: statistics.median(point[stage] for point in points) for stage in points[0]}
+        return medians | {"spread": statistics.pstdev(collect) / statistics.fmean(collect)}
+
+    def _iterate(self, *, learn: bool) -> dict[str, float]:
+        collected = self._collector.collect(self._algorithm.behaviour)
+        spent = {"simulate": collected.simulation_seconds, "infer": collected.inference_seconds}
+        if not learn:
+            return spent
+        marks = [time.perf_counter()]
+        advantages = self._algorithm.score([self._collector.rollout])
+        marks.append(time.perf_counter())
+        self._algorithm.learn(advantages)
+        marks.append(time.perf_counter())
+        Rollout.of(self._collector.rollout.arrays())
+        marks.append(time.perf_counter())
+        self._algorithm.publish(collected.observations)
+        for tensor in self._algorithm.behaviour.weights().values():
+            tensor.numpy().copy()
+        marks.append(time.perf_counter())
+        stages = zip(("score", "update", "transfer", "publish"), np.diff(marks).tolist(), strict=True)
+        return spent | dict(stages)
+
+
+class AutoProbe:
+    """Measures where a worker would run."""
+
+    def measure(self, config: TrainConfig, most_threads: int) -> StageCurves:
+        """See `measure_curves`."""
+        torch.set_num_threads(1)
+        return measure_curves(config, most_threads=most_threads)
+
+    def count(self, config: TrainConfig) -> tuple[int, int]:
+        """Return how many vectors an update averages over the replicas, and how many numbers they have together."""
+        sizes: list[int] = []
+        few = msgspec.structs.replace(
+            config, num_envs=min(config.num_envs, 8), num_workers=1, placement=PlacementConfig()
+        )
+        collector = Collector(few, few.num_envs, rank=0)
+        algorithm = make_algorithm(few, collector.sizes, rank=0, average=lambda vector: sizes.append(vector.numel()))
+        collector.collect(algorithm.behaviour)
+        algorithm.learn(algorithm.score([collector.rollout]))
+        collector.close()
+        return len(sizes), sum(sizes)
+
+    def average(self, rank: int, rendezvous: str, numbers: int) -> float:
+        """Return how long [s] two replicas take to average a vector."""
+        reduce = join_peers(rank, 2, rendezvous)
+        vector = torch.zeros(numbers)
+        reduce(vector)
+        began = time.perf_counter()
+        for _ in range(REDUCTIONS):
+            reduce(vector)
+        return (time.perf_counter() - began) / REDUCTIONS
+
+
+def _measured(config: TrainConfig, folder: Path, cpus: int, *, alone: bool) -> StageCurves:
+    """Let one worker measure its stages, and two what they cost each other."""
+    sys.stderr.write("placement auto: measuring simulation, inference and updates\n")
+    probes = [place(AutoProbe, num_cpus=1) for _ in range(1 if alone else 2)]
+    curves: StageCurves = answers([probes[0].measure.remote(config, cpus)])[0]
+    if not alone:
+        vectors, numbers = answers([probes[0].count.remote(config)])[0]
+        rendezvous = str(folder / f"peers-{uuid.uuid4().hex}")
+        calls = [probe.average.remote(rank, rendezvous, numbers // vectors) for rank, probe in enumerate(probes)]
+        curves = _with_average(curves, vectors * max(answers(calls)))
+    for probe in probes:
+        ray.kill(probe)
+    return curves
+
+
+def _with_average(curves: StageCurves, seconds: float) -> StageCurves:
+    # Replicas pass sums on from one to the next: each one more adds as long again.
+    return msgspec.structs.replace(curves, average=Curve(sizes=(1.0, 2.0), seconds=(0.0, seconds)))
+
+
+def _keep(vector: torch.Tensor) -> None:
+    """One replica's is the mean already."""
