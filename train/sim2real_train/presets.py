@@ -74,9 +74,9 @@ PPO: Final[Mapping[str, Preset]] = {
 }
 
 
-# A twentieth of the experience that PPO asks for, and more work with each piece of it.
+# A twelfth of the experience that PPO is given, and more work with each piece of it.
 _SWING_UP: Final = Preset(
-    iterations=80,
+    iterations=120,
     num_envs=64,
     model=ModelConfig(),
     algorithm=SacConfig(batch_size=256, value_range=(-0.5, 2.2)),

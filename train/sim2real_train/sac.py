@@ -48,7 +48,7 @@ class SacConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Of actor, critics and temperature."""
     max_grad_norm: float = 10.0
     """Of actor and critics, each."""
-    polyak: float = 0.05
+    polyak: float = 0.02
     """How far the target critics follow the critics in one gradient step."""
     pessimistic: bool = False
     """Whether the lower of the two critics counts; otherwise their mean."""
@@ -59,7 +59,7 @@ class SacConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     entropy's worth included. What is beyond cannot be told apart; the figure `q_at_ends` says how much that is."""
     initial_alpha: float = 3e-4
     """Temperature at the start: what a nat of entropy is worth."""
-    target_entropy: float = -0.5
+    target_entropy: float = -1.0
     """Entropy [nat] per element of the action that the temperature is steered to; uniform actions have log 2."""
     buffer_size: int = 262_144
     """Transitions that each replica's replay buffer holds; the oldest make place."""
