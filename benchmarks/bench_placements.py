@@ -3,26 +3,35 @@
 `placement_<kind>_over_identity` is the measured time of a step over what the plan says: the sum of all stages for
 `colocated`, the longest side for `overlapped` and `disaggregated`. `placement_weak_scaling_<n>` is how much of n times
 the throughput of one simulator worker n of them reach, with a learner that takes as long however many there are.
-`placement_overhead_share` is the controller's part of a step of real stages at 1,024 environments: what is left of its
-time when that of the stages, as the workers themselves measure it, is subtracted.
+`placement_streaming_over_lock_step` is how much faster streaming is where one chunk in five takes twice as long.
+`placement_overhead_share` is the controller's part of a real iteration at 1,024 environments: of its time in a worker
+under Ray, what it takes longer than in this process. Both take turns.
 """
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
+
+from timing import medians
 
 from sim2real_train.chunks import Collected
 from sim2real_train.cluster import local_cluster
 from sim2real_train.colocated import Colocated
+from sim2real_train.config import PlacementConfig, TrainConfig
 from sim2real_train.disaggregated import Disaggregated
 from sim2real_train.moments import Moments, merge
 from sim2real_train.overlapped import Overlapped
+from sim2real_train.placements import Machines, placed
 from sim2real_train.plan import Candidate, Curve, StageCurves, predict
+from sim2real_train.presets import preset_of
 from sim2real_train.sleepers import Naps, sleeping_learners, sleeping_replicas, sleeping_sims
 from sim2real_train.split import Pools
+from sim2real_train.worker import Worker
 
 __all__ = ["measure"]
 
@@ -32,6 +41,9 @@ UNEVEN: Final = Naps(simulate=0.2, infer=0.1, score=0.0, learn=0.1, straggle=(0.
 STEPS: Final = 7
 WARM_UP: Final = 2
 MOST_WORKERS: Final = 16
+TASK: Final = "pendulum-swingup"
+NUM_ENVS: Final = 1024
+SECONDS: Final = 25.0
 
 
 class _Placement(Protocol):
@@ -48,7 +60,7 @@ def measure() -> dict[str, float]:
         results = _identities()
         results |= _weak_scaling()
         results |= _streaming_gain()
-    return results
+    return results | _overhead()
 
 
 def _identities() -> dict[str, float]:
@@ -86,6 +98,47 @@ def _streaming_gain() -> dict[str, float]:
     return {"placement_streaming_over_lock_step": lock_step / streamed}
 
 
+def _overhead() -> dict[str, float]:
+    """One worker, which is all that two cores have room for beside this process."""
+    preset = preset_of(TASK)
+    config = TrainConfig(
+        task=TASK,
+        robot=None,
+        engine="mujoco",
+        seed=0,
+        num_envs=NUM_ENVS,
+        num_workers=1,
+        command_delay=(0.0, 0.02),
+        delays=None,
+        randomization=None,
+        model=preset.model,
+        placement=PlacementConfig(),
+        algorithm=preset.algorithm,
+    )
+    alone = Worker(config, 0, lambda vector: None)
+
+    def iterate_alone() -> None:
+        collected = alone.collect()
+        alone.learn(merge([alone.score()]))
+        alone.publish(collected.observations)
+
+    with tempfile.TemporaryDirectory() as dumps, placed(config, Machines(), dumps=Path(dumps)) as workers:
+
+        def iterate() -> None:
+            _iterate(workers)
+            workers.stages()
+
+        under_ray, without = medians([iterate, iterate_alone], SECONDS)
+    return {"placement_overhead_share": 1.0 - without / under_ray}
+
+
+def _iterate(placement: _Placement) -> None:
+    """As the controller does it."""
+    collected = placement.collect()
+    placement.learn(merge(placement.score()))
+    placement.publish(merge(each.observations for each in collected))
+
+
 def _pools(naps: Naps, *, sims: int, learners: int = 1) -> Pools:
     return Pools(
         sims=sleeping_sims(naps),
@@ -107,9 +160,7 @@ def _step_seconds(make: Callable[[], _Placement], steps: int = 0) -> float:
     spent: list[float] = []
     for _ in range(WARM_UP + (steps or STEPS)):
         began = time.perf_counter()
-        collected = placement.collect()
-        placement.learn(merge(placement.score()))
-        placement.publish(merge(each.observations for each in collected))
+        _iterate(placement)
         spent.append(time.perf_counter() - began)
     placement.close()
     return statistics.fmean(spent[WARM_UP:]) if steps else statistics.median(spent[WARM_UP:])

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -28,7 +28,10 @@ from sim2real_train.peers import join_peers
 from sim2real_train.plan import Candidate, Curve, Prediction, StageCurves, choose, enumerate_placements, predict
 from sim2real_train.rollout import Rollout
 
-__all__ = ["Choice", "comparison", "measure_curves", "pick", "with_placement"]
+if TYPE_CHECKING:
+    from sim2real_train.trainer import TrainResult
+
+__all__ = ["Choice", "comparison", "measure_curves", "pick", "step_seconds", "with_placement"]
 
 WARM_UP: Final = 1
 REPEATS: Final = 3
@@ -47,13 +50,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     chosen: Prediction
 
 
-def pick(config: TrainConfig, *, address: str | None = None, most_learners: int | None = None) -> Choice:
+def pick(config: TrainConfig, *, address: str | None = None) -> Choice:
     """Measure the stages, and choose.
 
     Args:
         config: The run; its placement and number of workers are left out of account.
-        address: Ray cluster that it will run in; None: this machine.
-        most_learners: Replicas that may be; None: as many as fit.
+        address: Ray cluster that it will run in, where there is one replica of the learner; None: this machine.
     """
     cluster = local_cluster(2) if address is None else remote_cluster(address, [(1, 0)])
     with cluster as folder:
@@ -62,7 +64,7 @@ def pick(config: TrainConfig, *, address: str | None = None, most_learners: int 
     fitting = [
         candidate
         for candidate in enumerate_placements(cpus, 0, num_envs=config.num_envs)
-        if most_learners is None or candidate.learners <= most_learners
+        if address is None or candidate.learners == 1
     ]
     predictions = tuple(predict(candidate, {"cpu": curves}, num_envs=config.num_envs) for candidate in fitting)
     return Choice(curves=curves, predictions=predictions, chosen=choose(predictions))
@@ -100,6 +102,12 @@ def comparison(choice: Choice, measured: float | None = None) -> str:
             f"({measured / predicted - 1.0:+.0%})"
         )
     return "\n".join(lines)
+
+
+def step_seconds(result: TrainResult) -> float | None:
+    """Return the median time [s] of a run's iterations; None: there were too few."""
+    times = np.diff(result.curve.wall_seconds)
+    return float(np.median(times)) if len(times) else None
 
 
 def measure_curves(config: TrainConfig, *, most_threads: int = 1) -> StageCurves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -14,8 +15,11 @@ from sim2real.command import Outcome
 from sim2real.errors import InputError
 
 if TYPE_CHECKING:
+    from sim2real_train.auto import Choice
     from sim2real_train.config import PlacementConfig, TrainConfig
+    from sim2real_train.placements import Machines
     from sim2real_train.presets import Preset
+    from sim2real_train.trainer import TrainResult
 
 __all__ = ["TrainArgs", "run_train"]
 
@@ -85,10 +89,12 @@ class TrainArgs:
     workers: int = 1
     """Processes that simulate (and, colocated, learn together, waiting for each other's gradients); on two busy cores
     one is the fastest. Results depend on their number."""
-    placement: Literal["colocated", "overlapped", "disaggregated"] | None = None
+    placement: Literal["colocated", "overlapped", "disaggregated", "auto"] | None = None
     """Where collecting and learning run. colocated (the default): each worker simulates and learns. overlapped: the
     next batch is collected while this one is learned, by weights one update old. disaggregated: workers stream to
-    learners, by weights at most --max-staleness updates old, and may die and be replaced."""
+    learners, by weights at most --max-staleness updates old, and may die and be replaced. auto: measures the stages,
+    predicts a step of each placement that fits, takes the best in place of --workers and --sim-threads, and prints
+    predicted beside measured."""
     learners: int | None = None
     """Processes that learn, where workers only simulate."""
     max_staleness: int | None = None
@@ -156,12 +162,16 @@ def run_train(args: TrainArgs) -> Outcome:
     _check_config(args, config)
     if args.show:
         return _show(config)
+    machines = Machines(num_threads=args.sim_threads, address=args.address, max_workers=args.max_workers)
+    choice = None
+    if args.placement == "auto":
+        config, machines, choice = _picked(args, config, machines)
     schedule = Schedule(
         iterations=preset.iterations,
         save_every=args.save_every,
         evaluate_every=args.evaluate_every,
         evaluate_starts=args.evaluate_starts,
-        machines=Machines(num_threads=args.sim_threads, address=args.address, max_workers=args.max_workers),
+        machines=machines,
         wandb_project=args.wandb,
         restarts=args.restarts,
     )
@@ -175,9 +185,33 @@ def run_train(args: TrainArgs) -> Outcome:
             f"{result.wall_seconds:.0f} s on {result.num_workers} workers\n"
             f"success in {verdict.starts} episodes: {verdict.success_rate:.1%} ({verdict.criterion}); mean return "
             f"{verdict.mean_return:.1f}\n"
-            f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}"
+            f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}" + _beside(choice, result)
         ),
     )
+
+
+def _beside(choice: Choice | None, result: TrainResult) -> str:
+    """Say what was predicted of the placement and what came of it."""
+    if choice is None:
+        return ""
+    from sim2real_train.auto import comparison, step_seconds
+
+    return f"\n{comparison(choice, step_seconds(result))}"
+
+
+def _picked(args: TrainArgs, config: TrainConfig, machines: Machines) -> tuple[TrainConfig, Machines, Choice | None]:
+    """Return the run as it is placed best; one that is resumed stays where it was, since its results depend on it."""
+    from sim2real_train.auto import comparison, pick, with_placement
+    from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
+
+    if args.resume and has_checkpoint(args.out / "checkpoint"):
+        before = read_checkpoint(args.out / "checkpoint").state.config
+        config = msgspec.structs.replace(config, num_workers=before.num_workers, placement=before.placement)
+        return config, machines, None
+    choice = pick(config, address=args.address)
+    sys.stderr.write(comparison(choice) + "\n")
+    chosen = choice.chosen.candidate
+    return with_placement(config, chosen), msgspec.structs.replace(machines, num_threads=chosen.threads), choice
 
 
 def _instability(diverged: int, out: Path) -> str:
@@ -252,10 +286,15 @@ def _placement(args: TrainArgs) -> PlacementConfig:
 
     options = {"kind": "placement", "learners": "learners", "max_staleness": "max_staleness", "inference": "inference"}
     given = {field: value for field, option in options.items() if (value := getattr(args, option)) is not None}
+    if args.placement == "auto":
+        # Chosen later, in place of where measuring itself runs.
+        given["kind"] = "colocated"
     placement = PlacementConfig(**given)
     allowed = {"colocated": {"kind"}, "overlapped": {"kind", "learners"}, "disaggregated": set(options)}
     for field in given.keys() - allowed[placement.kind]:
-        raise InputError(f"--{options[field].replace('_', '-')}: means nothing with --placement {placement.kind}")
+        raise InputError(
+            f"--{options[field].replace('_', '-')}: means nothing with --placement {args.placement or placement.kind}"
+        )
     return placement
 
 
