@@ -18,15 +18,17 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from sim2real.errors import InputError
 from sim2real_train.checkpoint import State, write_checkpoint
 from sim2real_train.config import TrainConfig
+from sim2real_train.environments import verdict
 from sim2real_train.export import export
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import Moments
+from sim2real_train.presets import preset_of
 from sim2real_train.replay_buffer import ReplayBuffer, Transitions, transitions_of
 from sim2real_train.rollout import Rollout
 from sim2real_train.sac import SacConfig, SacLearner, project, squashed_log_prob
 from sim2real_train.sac_model import SacModel
 from sim2real_train.worker import Worker
-from tests.train.builders import iterate, keep, make_worker, metrics, small_config
+from tests.train.builders import TASK, iterate, keep, make_worker, metrics, small_config
 
 SMALL = SacConfig(num_steps=16, updates=4, batch_size=32, buffer_size=512, learning_starts=128)
 NONE = Moments.none(1)
@@ -441,6 +443,16 @@ def test_learning_brings_an_integrator_to_rest(atoms: int) -> None:
         for _ in range(5):
             state[:, :1] += 0.3 * learner.actor(state)[0]
     assert state[:, 0].abs().max() < 0.1
+
+
+@pytest.mark.slow
+def test_the_preset_swings_the_pendulum_up() -> None:
+    """Bar: 95 % of 64 starts; about a minute."""
+    preset = preset_of(TASK, "sac")
+    worker = make_worker(small_config(seed=0, num_envs=preset.num_envs, model=preset.model, algorithm=preset.algorithm))
+    for _ in range(preset.iterations):
+        iterate(worker)
+    assert verdict(worker.config, [worker.evaluate(64, 1)]).success_rate >= 0.95
 
 
 def everything(worker: Worker) -> dict[str, npt.NDArray[Any]]:
