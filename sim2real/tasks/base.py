@@ -17,6 +17,7 @@ from sim2real.robots import Robot, get_robot
 from sim2real.sim.delays import DelaySpec
 from sim2real.sim.scene import EMPTY, Scene
 from sim2real.sim.sensors import SensorSpec
+from sim2real.tasks.mirror import Mirror
 from sim2real.tasks.motion import Array, Flags, Motion
 
 __all__ = [
@@ -142,6 +143,8 @@ class Task(_Part, frozen=True):
     """Delays of commands and measurements in training; None: there are none."""
     ranges: tuple[ParameterRange, ...] = ()
     """From what training draws the robot's physics where no calibration says better."""
+    mirror: Mirror | None = None
+    """What is each other's image if left and right change places; None: the task is not the same then."""
     rebuild: Callable[[Robot], Task] | None = None
     """Makes the same task for another robot; None: it is for this one alone."""
 

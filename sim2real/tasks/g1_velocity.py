@@ -68,6 +68,8 @@ def flat(robot: Robot) -> Task:
         posture=tuple(_POSTURE[part(joint.name)] for joint in walker.joints),
         push=(0.5, 0.3),
         ranges=(),
+        sides=(("left", "right"),),
+        sideways=("roll", "yaw"),
     )
     return velocity_task(
         walker,

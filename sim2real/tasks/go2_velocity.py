@@ -15,6 +15,7 @@ from sim2real.robots.go2 import ROBOT
 from sim2real.sim.rotation import yaw_of
 from sim2real.sim.scene import FLAT, Scene
 from sim2real.tasks.base import Array, Curriculum, Motion, Task
+from sim2real.tasks.mirror import Image
 from sim2real.tasks.terrain import PATCH, Terrain
 from sim2real.tasks.velocity import Gait, fallen, velocity_task
 
@@ -41,6 +42,8 @@ GAIT: Final = Gait(
         "thigh_frictionloss",
         "calf_frictionloss",
     ),
+    sides=(("FL", "FR"), ("RL", "RR")),
+    sideways=("hip",),
 )
 
 
@@ -150,6 +153,11 @@ def height_scan(robot: Robot) -> Callable[[Motion], Array]:
 
 _LINE: Final = np.linspace(-0.4, 0.4, 5)
 _SCAN: Final = np.stack(np.meshgrid(_LINE, _LINE, indexing="ij")).reshape(2, -1)
+_SCAN_IMAGE: Final = Image(
+    # Row by row from right to left, the rows being in front of each other.
+    columns=tuple(np.arange(25).reshape(5, 5)[:, ::-1].ravel().tolist()),
+    signs=(1,) * 25,
+)
 
 
 def rough(robot: Robot) -> Task:
@@ -162,6 +170,7 @@ def rough(robot: Robot) -> Task:
         scene=Scene(ground=True, terrain=TERRAIN.field, friction=1.0),
         curriculum=Curriculum(levels=TERRAIN.levels, change=level_change(robot), origin=TERRAIN.origin),
         more_critic={"height_scan": height_scan(robot)},
+        more_mirror={"height_scan": _SCAN_IMAGE},
         rebuild=lambda other: rough(as_go2(other)),
     )
 

@@ -16,6 +16,7 @@ from sim2real.sim.scene import FLAT, Scene
 from sim2real.sim.sensors import SensorSpec, SignalErrors
 from sim2real.tasks import contracts
 from sim2real.tasks.base import Array, Commands, Curriculum, Event, Flags, Goal, Motion, Reward, Task
+from sim2real.tasks.mirror import Image, Mirror, swapped
 from sim2real.tasks.starts import standing, typical_ranges
 
 __all__ = ["Gait", "velocity_task"]
@@ -38,6 +39,10 @@ class Gait(msgspec.Struct, frozen=True, kw_only=True):
     """Largest sudden change of velocity [m/s] and of angular velocity [rad/s] that a push gives the base."""
     ranges: tuple[str, ...]
     """Parameters of the robot that training draws from their typical ranges."""
+    sides: tuple[tuple[str, str], ...]
+    """How names of joints and feet begin on the left, each with how they do on the right."""
+    sideways: tuple[str, ...]
+    """What is in the names of joints that turn about the x or z axis: in a mirror, they turn the other way."""
 
 
 LINEAR_WIDTH: Final = 0.25
@@ -225,6 +230,27 @@ def critic(robot: Robot, gait: Gait) -> Mapping[str, Callable[[Motion], Array]]:
     }
 
 
+def mirror(robot: Robot, gait: Gait, more_critic: Mapping[str, Image]) -> Mirror:
+    """Return what is on the left and what on the right of the robot."""
+    names = [joint.name for joint in robot.joints]
+    images = [names[index] for index in swapped(names, gait.sides)]
+    feet = Image(columns=swapped(robot.feet, gait.sides), signs=(1,) * len(robot.feet))
+    return Mirror(
+        joints={
+            name: (image, -1 if any(part in name for part in gait.sideways) else 1)
+            for name, image in zip(names, images, strict=True)
+        },
+        commands=(1, -1, -1),
+        critic={
+            "base_lin_vel": Image(columns=(0, 1, 2), signs=(1, -1, 1)),
+            "base_height": Image(columns=(0,), signs=(1,)),
+            "feet_force": feet,
+            "feet_air_time": feet,
+            **more_critic,
+        },
+    )
+
+
 def velocity_task(
     robot: Robot,
     gait: Gait,
@@ -234,6 +260,7 @@ def velocity_task(
     scene: Scene = FLAT,
     curriculum: Curriculum | None = None,
     more_critic: Mapping[str, Callable[[Motion], Array]] | None = None,
+    more_mirror: Mapping[str, Image] | None = None,
     rebuild: Callable[[Robot], Task] | None = None,
 ) -> Task:
     """Return the task of walking as commanded.
@@ -246,6 +273,7 @@ def velocity_task(
         scene: The ground.
         curriculum: Levels of difficulty; None: there is one.
         more_critic: What the critic sees beyond `critic`.
+        more_mirror: Its images in a mirror.
         rebuild: As in `Task`.
 
     Raises:
@@ -300,5 +328,6 @@ def velocity_task(
             encoder_offset=0.02,
         ),
         ranges=typical_ranges(robot, gait.ranges),
+        mirror=mirror(robot, gait, more_mirror or {}),
         rebuild=rebuild,
     )

@@ -54,6 +54,7 @@ def random_batch(model: ActorCritic, size: int) -> Samples:
         episode_start=torch.zeros(size, dtype=torch.bool),
         state=(),
         critic_state=(),
+        mirrored=torch.zeros(size, 0),
     )
 
 
@@ -102,6 +103,7 @@ def test_no_gradient_beyond_the_clip_in_the_direction_of_the_advantage() -> None
             episode_start=torch.zeros(4, dtype=torch.bool),
             state=(),
             critic_state=(),
+            mirrored=torch.zeros(4, 0),
         )
         loss = ppo_loss(model, batch, model.log_std.detach(), PpoConfig())
         gradients = torch.autograd.grad(loss.policy, list(model.actor.parameters()))
@@ -143,6 +145,7 @@ def own_samples(learner: PpoLearner, generator: torch.Generator) -> Samples:
         episode_start=episode_start,
         state=(),
         critic_state=(),
+        mirrored=torch.zeros(32, 16, 0),
     )
 
 

@@ -9,11 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim2real.tasks.mirror import Image
 from sim2real_train.flat import FlatParameters
 from sim2real_train.models import ActorCritic, ModelConfig
 from sim2real_train.moments import Moments
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.ppo_loss import gaussian_log_prob, gradient_for, ppo_loss
+from sim2real_train.reflection import Reflection
 from sim2real_train.rollout import Samples
 
 OBSERVATIONS, SEEN, ACTIONS = 3, 5, 2
@@ -50,8 +52,12 @@ def random_samples(model: ActorCritic, count: int, generator: torch.Generator, *
         episode_start=nowhere,
         state=(),
         critic_state=(),
+        mirrored=2.0 * torch.randn(count, OBSERVATIONS, generator=generator),
     )
 
+
+MIRROR = Reflection(Image(columns=(1, 0), signs=(-1, -1)))
+"""Of actions."""
 
 CONFIGS = st.builds(
     PpoConfig,
@@ -59,6 +65,7 @@ CONFIGS = st.builds(
     value_clip=st.sampled_from([None, 0.1, 1.0]),
     value_coefficient=st.sampled_from([0.5, 2.0]),
     entropy_coefficient=st.sampled_from([0.0, 0.1]),
+    symmetry_coefficient=st.sampled_from([0.3, 3.0]),
 )
 MODELS = st.builds(
     ModelConfig,
@@ -74,20 +81,21 @@ MODELS = st.builds(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
     spread=st.sampled_from([0.0, 0.3, 1.0]),
+    mirror=st.sampled_from([None, MIRROR]),
 )
 def test_closed_form_equals_autograd(
-    config: PpoConfig, model: ModelConfig, seed: int, sizes: list[int], spread: float
+    config: PpoConfig, model: ModelConfig, seed: int, sizes: list[int], spread: float, mirror: Reflection | None
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     network = random_model(model, generator)
     flat = FlatParameters(network, epsilon=1e-5)
-    gradient = gradient_for(network, flat, config)
+    gradient = gradient_for(network, flat, config, mirror)
     old_log_std = network.log_std.detach() + 0.1
     for size in sizes:
         samples = random_samples(network, size, generator, spread=spread)
         figures = gradient(gradient.prepared(samples), old_log_std)
         found = flat.buffer[:-1].clone()
-        loss = ppo_loss(network, samples, old_log_std, config)
+        loss = ppo_loss(network, samples, old_log_std, config, mirror)
         flat.differentiate(loss.total)
         scale = float(flat.buffer[:-1].abs().max())
         assert float((found - flat.buffer[:-1]).abs().max()) <= 1e-5 * max(scale, 1.0)
@@ -104,7 +112,7 @@ def test_closed_form_equals_finite_differences(activation: Any) -> None:
     network = network.double()
     samples = Samples(**{name: _double(value) for name, value in vars(samples).items()})
     flat = FlatParameters(network, epsilon=1e-5)
-    gradient = gradient_for(network, flat, config)
+    gradient = gradient_for(network, flat, config, MIRROR)
     old_log_std = network.log_std.detach().clone()
     gradient(gradient.prepared(samples), old_log_std)
     found, parameters = flat.buffer[:-1].clone(), list(network.parameters())
@@ -117,7 +125,7 @@ def test_closed_form_equals_finite_differences(activation: Any) -> None:
             with torch.no_grad():
                 for parameter, part in zip(parameters, moved, strict=True):
                     parameter += part.view_as(parameter)
-                losses.append(float(ppo_loss(network, samples, old_log_std, config).total))
+                losses.append(float(ppo_loss(network, samples, old_log_std, config, MIRROR).total))
         with torch.no_grad():
             for parameter, part in zip(parameters, moved, strict=True):
                 parameter -= 0.5 * part.view_as(parameter)

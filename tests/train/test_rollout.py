@@ -23,6 +23,7 @@ def numbered(num_steps: int, num_envs: int, state: tuple[torch.Tensor, ...] = ()
         episode_start=torch.zeros(num_steps, num_envs, dtype=torch.bool),
         state=state,
         critic_state=(),
+        mirrored=torch.zeros(num_steps, num_envs, 0),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.config import TrainConfig
 from sim2real_train.distill import DistillConfig, DistillLearner, Student
-from sim2real_train.environments import columns_of
+from sim2real_train.environments import columns_of, mirror_of
 from sim2real_train.models import ActorCritic
 from sim2real_train.ppo import PpoLearner
 from sim2real_train.sac import SacConfig, SacLearner
@@ -45,4 +45,4 @@ def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: in
         teacher = load_teacher(algorithm.teacher, config, sizes)
         return DistillLearner(student, teacher, algorithm, average, observation_size=sizes[1], seed=seed)
     model = ActorCritic(config.model, *sizes, columns)
-    return PpoLearner(model, algorithm, average, observation_size=sizes[1], seed=seed)
+    return PpoLearner(model, algorithm, average, observation_size=sizes[1], seed=seed, mirror=mirror_of(config))

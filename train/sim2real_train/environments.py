@@ -14,12 +14,15 @@ from sim2real.errors import InputError
 from sim2real.tasks import Task, TaskEnv, VectorEnv, get_task
 from sim2real.tasks.base import unpublished
 from sim2real.tasks.gym_tasks import GymTaskEnv, is_foreign
+from sim2real.tasks.mirror import mirror_maps
 from sim2real.tasks.ranges import check_robot
 from sim2real_train.config import TrainConfig, training_ranges
 from sim2real_train.evaluate import BatchPolicy, Episodes, Evaluation, judge, run_episodes, run_foreign_episodes
 from sim2real_train.models import encoder_columns
+from sim2real_train.ppo import PpoConfig
+from sim2real_train.reflection import Reflections
 
-__all__ = ["check_task", "columns_of", "evaluate_on", "sizes_of", "training_env", "verdict"]
+__all__ = ["check_task", "columns_of", "evaluate_on", "mirror_of", "sizes_of", "training_env", "verdict"]
 
 _MOST_FOREIGN: Final = 64
 """Episodes of one measurement in foreign environments."""
@@ -42,6 +45,7 @@ def check_task(config: TrainConfig) -> None:
                 )
         if config.model.privileged:
             raise InputError(f"{config.task}: no teachers are trained in foreign environments; leave out --privileged")
+        mirror_of(config)
         GymTaskEnv.check(config.task)
         return
     task = _task(config)
@@ -49,6 +53,7 @@ def check_task(config: TrainConfig) -> None:
         raise InputError(f"{config.task}: a critic sees no more than the policy; leave out --privileged")
     check_robot(training_ranges(config, task), task.robot, task.scene)
     columns_of(config)
+    mirror_of(config)
 
 
 def training_env(
@@ -87,6 +92,27 @@ def columns_of(config: TrainConfig) -> npt.NDArray[np.intp] | None:
         return None
     task = _task(config)
     return encoder_columns(config.model, task.contract(unpublished(task)))
+
+
+def mirror_of(config: TrainConfig) -> Reflections | None:
+    """Return the images that an algorithm which asks for symmetry learns with; None: it does not ask.
+
+    Raises:
+        InputError: The task is not the same in a mirror, or it cannot be learned from.
+    """
+    if not isinstance(config.algorithm, PpoConfig) or config.algorithm.symmetry == "none":
+        return None
+    task = None if is_foreign(config.task) else _task(config)
+    if task is None or task.mirror is None:
+        raise InputError(
+            f"{config.task}: has no mirror (Task.mirror), so that nothing is symmetric; set algorithm.symmetry=none"
+        )
+    if config.model.recurrent != "none":
+        raise InputError(
+            "symmetry: the state of a memory has no image in a mirror; set algorithm.symmetry=none or "
+            "model.recurrent=none"
+        )
+    return Reflections.of(mirror_maps(task.mirror, task.contract(unpublished(task)), tuple(task.critic)))
 
 
 def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: int, num_threads: int) -> Episodes:

@@ -23,6 +23,7 @@ from sim2real_train.gae import gae, vtrace
 from sim2real_train.models import ActorCritic
 from sim2real_train.moments import Moments
 from sim2real_train.ppo_loss import gaussian_log_prob, gradient_for
+from sim2real_train.reflection import Reflections
 from sim2real_train.rollout import Rollout, Samples
 from sim2real_train.value_normalizer import ValueNormalizer
 
@@ -58,6 +59,11 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Weight of the value's loss."""
     entropy_coefficient: float = 0.01
     """Weight of the policy's entropy."""
+    symmetry: Literal["none", "augment", "loss"] = "none"
+    """What is made of the task's mirror, if it has one: augment learns from the images of all samples too, loss adds
+    the square distance between what the actor does in the mirror and the image of what it does."""
+    symmetry_coefficient: float = 1.0
+    """Weight of that distance."""
     max_grad_norm: float = 1.0
     """Length that gradients are cut to."""
     learning_rate: float = 1e-3
@@ -87,6 +93,7 @@ class PpoLearner(Algorithm):
         average: Replaces a flat vector by its mean over all replicas, in place.
         observation_size: Width of what the critic sees.
         seed: Seeds the order of the samples.
+        mirror: Images of observations and actions, if symmetry is asked for.
 
     Attributes:
         learning_rate: Of the next update.
@@ -95,7 +102,14 @@ class PpoLearner(Algorithm):
     """
 
     def __init__(
-        self, model: ActorCritic, config: PpoConfig, average: Average, *, observation_size: int, seed: int
+        self,
+        model: ActorCritic,
+        config: PpoConfig,
+        average: Average,
+        *,
+        observation_size: int,
+        seed: int,
+        mirror: Reflections | None = None,
     ) -> None:
         super().__init__(model, observation_size, seed)
         # First of all: parameters move.
@@ -109,7 +123,10 @@ class PpoLearner(Algorithm):
         self._critic_states: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
         self._average = average
         self.values = ValueNormalizer(model.critic)
-        self._gradient = gradient_for(model, self._flat, config)
+        self._mirror = mirror
+        self._gradient = gradient_for(
+            model, self._flat, config, mirror.action if mirror and config.symmetry == "loss" else None
+        )
 
     def set_moments(self, moments: Moments) -> None:
         """Normalise observations by `moments` from now on."""
@@ -155,6 +172,7 @@ class PpoLearner(Algorithm):
             episode_start=rollout.episode_start[:-1],
             state=rollout.state,
             critic_state=critic_state,
+            mirrored=log_probs.new_empty(*log_probs.shape, 0),
         )
 
     def _seen_by_actor(self, rollout: Rollout) -> torch.Tensor:
@@ -189,7 +207,7 @@ class PpoLearner(Algorithm):
         """
         assert self.samples is not None
         config = self.config
-        samples = self._normalized(self.samples, advantages)
+        samples = self._reflected(self._normalized(self.samples, advantages))
         proximal_log_std = self.behaviour.log_std().clone()
         taken: list[tuple[float, ...]] = []
         kl = 0.0
@@ -214,6 +232,33 @@ class PpoLearner(Algorithm):
             samples, values=self.values.normalized(samples.values), targets=self.values.normalized(samples.targets)
         )
 
+    @torch.no_grad()
+    def _reflected(self, samples: Samples) -> Samples:
+        """Return the samples with what symmetry asks for: their images beside them, or what is seen in the mirror.
+
+        In the mirror, the proximal policy is what it is there, so that all ratios begin at 1. Weights and advantages of
+        images are the samples', as if the mirrored policy had acted, which is the policy once that is symmetric.
+
+        Source: Mittal et al., "Symmetry considerations for learning task symmetric robot policies" (2024).
+        """
+        if self._mirror is None or self.config.symmetry == "none":
+            return samples
+        seen = self._mirror.critic_observation(samples.critic_observations)
+        observations = seen[..., : samples.observation_size]
+        if self.config.symmetry == "loss":
+            return replace(samples, mirrored=observations)
+        actions = self._mirror.action(samples.actions)
+        means = self.actor.unroll(observations, (), samples.episode_start)
+        image = replace(
+            samples,
+            critic_observations=seen,
+            actions=actions,
+            means=means,
+            log_probs=gaussian_log_prob(actions, means, self.behaviour.log_std()),
+            values=self.actor_critic.critic.unroll(seen, (), samples.episode_start),
+        )
+        return Samples.joined([samples, image])
+
     def _minibatches(self, samples: Samples) -> Iterator[Samples]:
         """Yield the minibatches of every pass."""
         config = self.config
@@ -232,9 +277,11 @@ class PpoLearner(Algorithm):
             taken: `Figures` and the gradient's norm of each minibatch.
             kl: Divergence at the last minibatch, whether it was taken or ended the update.
         """
-        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "symmetry_loss", "grad_norm")
         means = np.array(taken[-self.config.minibatches :]).mean(axis=0).tolist()
         figures: dict[str, float] = dict(zip(names, means, strict=True))
+        if self.config.symmetry != "loss":
+            del figures["symmetry_loss"]
         # Of what was taken, the first minibatch alone has 0: after one step that went too far, the rate would rise.
         figures["kl"] = max(figures["kl"], kl) if kl > 2.0 * self.config.desired_kl else figures["kl"]
         figures["action_std"] = float(self.behaviour.log_std().exp().mean())

@@ -16,6 +16,7 @@ import torch
 from sim2real_train.flat import FlatParameters
 from sim2real_train.mlp import Mlp
 from sim2real_train.models import ActorCritic
+from sim2real_train.reflection import Reflection
 from sim2real_train.rollout import Samples
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Loss(NamedTuple):
     """KL divergence of the new policy from the proximal one; carries no gradient."""
     clipped: torch.Tensor
     """Share of samples whose objective is flat; carries no gradient."""
+    symmetry: torch.Tensor
+    """Mean square distance between actions and what the actor does in the mirror; 0 where it is not asked for."""
 
 
 def gaussian_log_prob(actions: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
@@ -55,8 +58,22 @@ def gaussian_kl(
     return (log_std - old_log_std + 0.5 * spread * torch.exp(-2.0 * log_std) - 0.5).sum(-1)
 
 
-def ppo_loss(model: ActorCritic, batch: Samples, proximal_log_std: torch.Tensor, config: PpoConfig) -> Loss:
-    """Return the loss of a minibatch whose advantages are already normalised."""
+def ppo_loss(
+    model: ActorCritic,
+    batch: Samples,
+    proximal_log_std: torch.Tensor,
+    config: PpoConfig,
+    mirror: Reflection | None = None,
+) -> Loss:
+    """Return the loss of a minibatch whose advantages are already normalised.
+
+    Args:
+        model: Actor and critic.
+        batch: The minibatch.
+        proximal_log_std: Of the proximal policy, shape [A].
+        config: How it is learned from.
+        mirror: Turns actions to their images; None: symmetry is not asked for.
+    """
     means = model.actor.unroll(batch.observations, batch.state, batch.episode_start)
     # r = π(a|s) / π_proximal(a|s)
     ratio = torch.exp(gaussian_log_prob(batch.actions, means, model.log_std) - batch.log_probs)
@@ -73,11 +90,21 @@ def ppo_loss(model: ActorCritic, batch: Samples, proximal_log_std: torch.Tensor,
     value = 0.5 * errors.mean()
     # H = Σ log σ + ½ log 2πe
     entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
-    total = policy + config.value_coefficient * value - config.entropy_coefficient * entropy
+    # L_symmetry = E‖π(mirror s) − mirror π(s)‖²
+    symmetry = torch.zeros(())
+    if mirror is not None:
+        images = model.actor.unroll(batch.mirrored, batch.state, batch.episode_start)
+        symmetry = (images - mirror(means)).square().sum(-1).mean()
+    total = (
+        policy
+        + config.value_coefficient * value
+        - config.entropy_coefficient * entropy
+        + config.symmetry_coefficient * symmetry
+    )
     with torch.no_grad():
         kl = gaussian_kl(batch.means, proximal_log_std, means, model.log_std).mean()
         clipped = ((ratio - 1.0).abs() > config.clip).float().mean()
-    return Loss(total, policy, value, entropy, kl, clipped)
+    return Loss(total, policy, value, entropy, kl, clipped, symmetry)
 
 
 class Figures(NamedTuple):
@@ -88,6 +115,7 @@ class Figures(NamedTuple):
     entropy: float
     kl: float
     clipped: float
+    symmetry: float
 
 
 class Gradient(Protocol):
@@ -102,18 +130,20 @@ class Gradient(Protocol):
         ...
 
 
-def gradient_for(model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> Gradient:
-    """Return the faster way to the gradient of a model: in closed form without memory and encoder."""
+def gradient_for(
+    model: ActorCritic, flat: FlatParameters, config: PpoConfig, mirror: Reflection | None = None
+) -> Gradient:
+    """Return the faster way to the gradient of `ppo_loss`: in closed form without memory and encoder."""
     if model.actor.is_perceptron and model.critic.is_perceptron:
-        return _ClosedForm(model, flat, config)
-    return _Autograd(model, flat, config)
+        return _ClosedForm(model, flat, config, mirror)
+    return _Autograd(model, flat, config, mirror)
 
 
 class _Autograd(Gradient):
     """The gradient of `ppo_loss` for any network."""
 
-    def __init__(self, model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> None:
-        self._model, self._flat, self._config = model, flat, config
+    def __init__(self, model: ActorCritic, flat: FlatParameters, config: PpoConfig, mirror: Reflection | None) -> None:
+        self._model, self._flat, self._config, self._mirror = model, flat, config, mirror
 
     def prepared(self, samples: Samples) -> Samples:
         """Return the samples as they are."""
@@ -121,7 +151,7 @@ class _Autograd(Gradient):
 
     def __call__(self, batch: Samples, proximal_log_std: torch.Tensor) -> Figures:
         """Set the gradient to that of a minibatch."""
-        loss = ppo_loss(self._model, batch, proximal_log_std, self._config)
+        loss = ppo_loss(self._model, batch, proximal_log_std, self._config, self._mirror)
         self._flat.differentiate(loss.total)
         return Figures(*torch.stack(loss[1:]).detach().tolist())
 
@@ -129,30 +159,46 @@ class _Autograd(Gradient):
 class _ClosedForm(Gradient):
     """The same of multilayer perceptrons: the chain rule written out, without a graph."""
 
-    def __init__(self, model: ActorCritic, flat: FlatParameters, config: PpoConfig) -> None:
-        self._normalizer = model.critic.normalizer
+    def __init__(self, model: ActorCritic, flat: FlatParameters, config: PpoConfig, mirror: Reflection | None) -> None:
+        self._normalizers = (model.critic.normalizer, model.actor.normalizer)
         self._actor = Mlp(model.actor.network, flat)
         self._critic = Mlp(model.critic.network, flat)
         self._log_std: npt.NDArray[Any] = model.log_std.detach().numpy()
         self._log_std_gradient: npt.NDArray[Any] = flat.gradient_of(model.log_std).numpy()
         self._config = config
+        self._mirror = mirror
 
     def prepared(self, samples: Samples) -> Samples:
-        """Return the samples with observations that are normalised; the actor's normaliser has the same constants."""
-        return replace(samples, critic_observations=self._normalizer(samples.critic_observations))
+        """Return the samples with observations that are normalised; actor and critic do it with the same constants."""
+        of_critic, of_actor = self._normalizers
+        seen = of_critic(samples.critic_observations)
+        if self._mirror is None:
+            return replace(samples, critic_observations=seen)
+        return replace(samples, critic_observations=seen, mirrored=of_actor(samples.mirrored))
 
     def __call__(self, batch: Samples, proximal_log_std: torch.Tensor) -> Figures:
         """Set the gradient to that of a minibatch of normalised samples."""
-        policy, kl, clipped = self._policy(batch, proximal_log_std.numpy())
+        symmetry = 0.0
+        if self._mirror is None:
+            means = self._actor.forward(batch.observations)
+            errors, policy, kl, clipped = self._policy(batch, means, proximal_log_std.numpy())
+        else:
+            outputs = self._actor.forward(torch.cat((batch.observations, batch.mirrored)))
+            means, images = np.split(outputs, 2)
+            of_policy, policy, kl, clipped = self._policy(batch, means, proximal_log_std.numpy())
+            errors, symmetry = self._symmetry(of_policy, images - self._mirror.of_array(means))
+        self._actor.backward(errors)
         value = self._value(batch)
         entropy = float(self._log_std.sum()) + 0.5 * len(self._log_std) * (_LOG_2_PI + 1.0)
-        return Figures(policy, value, entropy, kl, clipped)
+        return Figures(policy, value, entropy, kl, clipped, symmetry)
 
-    def _policy(self, batch: Samples, old_log_std: npt.NDArray[Any]) -> tuple[float, float, float]:
-        """Set the actor's gradient; return its loss, the KL divergence and the share of clipped samples."""
+    def _policy(
+        self, batch: Samples, means: npt.NDArray[Any], old_log_std: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[Any], float, float, float]:
+        """Set the deviation's gradient; return that of the means, the loss, the KL divergence, the share clipped."""
         config, count, log_std = self._config, len(batch.actions), self._log_std
         advantages, weights = batch.advantages.numpy(), batch.weights.numpy()
-        means, inverse_std = self._actor.forward(batch.observations), np.exp(-log_std)
+        inverse_std = np.exp(-log_std)
         # log π = −½ Σ z² − Σ log σ − ½ A log 2π  with  z = (a − µ) / σ
         scaled = (batch.actions.numpy() - means) * inverse_std
         constant = float(log_std.sum()) + 0.5 * len(log_std) * _LOG_2_PI
@@ -171,8 +217,15 @@ class _ClosedForm(Gradient):
         np.einsum("ij,ij->j", errors, scaled, out=self._log_std_gradient)
         self._log_std_gradient -= slope.sum() + config.entropy_coefficient
         errors *= inverse_std
-        self._actor.backward(errors)
-        return loss, kl, clipped
+        return errors, loss, kl, clipped
+
+    def _symmetry(self, of_policy: npt.NDArray[Any], distance: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], float]:
+        """Return the gradient of all outputs, [2 M, A], from the means' and from π(mirror s) − mirror π(s), [M, A]."""
+        assert self._mirror is not None
+        slope = distance * (2.0 * self._config.symmetry_coefficient / len(distance))
+        # A mirror is its own transpose.
+        errors = np.concatenate((of_policy - self._mirror.of_array(slope), slope))
+        return errors, float(np.einsum("ij,ij->", distance, distance)) / len(distance)
 
     def _value(self, batch: Samples) -> float:
         """Set the critic's gradient; return its loss."""

@@ -105,6 +105,8 @@ class Samples(Sequences):
     """How much a sample counts: its probability under the proximal policy over that under the one that acted; [...]."""
     critic_state: tuple[torch.Tensor, ...]
     """Recurrent state of the critic before the first step, shape [B, H]; empty without memory."""
+    mirrored: torch.Tensor
+    """What the actor would see in a mirror, shape [..., O]; [..., 0] where nobody looks."""
 
     @property
     def observations(self) -> torch.Tensor:
