@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,9 @@ WARM_UP: Final = 1
 REPEATS: Final = 3
 SHARES: Final = (4, 2, 1)
 """Sizes that are measured: the run's environments, divided by these."""
+STAGES: Final = ("simulate", "infer", "score", "update", "transfer")
+MOST_PROBES: Final = 4
+"""Workers that measure at the same time."""
 REDUCTIONS: Final = 20
 """Averages of two replicas that are timed together."""
 
@@ -57,10 +61,12 @@ def pick(config: TrainConfig, *, address: str | None = None) -> Choice:
         config: The run; its placement and number of workers are left out of account.
         address: Ray cluster that it will run in, where there is one replica of the learner; None: this machine.
     """
-    cluster = local_cluster(2) if address is None else remote_cluster(address, [(1, 0)])
+    here = len(os.sched_getaffinity(0))
+    probes = min(here, MOST_PROBES) if address is None else 1
+    cluster = local_cluster(probes) if address is None else remote_cluster(address, [(1, 0)])
     with cluster as folder:
-        cpus = len(os.sched_getaffinity(0)) if address is None else int(ray.cluster_resources().get("CPU", 1.0))
-        curves = _measured(config, folder, cpus, alone=cpus == 1 or address is not None)
+        cpus = here if address is None else int(ray.cluster_resources().get("CPU", 1.0))
+        curves = _measured(config, folder, cpus, probes)
     fitting = [
         candidate
         for candidate in enumerate_placements(cpus, 0, num_envs=config.num_envs)
@@ -110,26 +116,12 @@ def step_seconds(result: TrainResult) -> float | None:
     return float(np.median(times)) if len(times) else None
 
 
-def measure_curves(config: TrainConfig, *, most_threads: int = 1) -> StageCurves:
-    """Measure the stages of one worker, in this process.
-
-    Args:
-        config: The run.
-        most_threads: Threads that a worker's simulation may have.
-    """
+def measure_curves(config: TrainConfig) -> StageCurves:
+    """Measure the stages of one worker, in this process."""
     sizes = sorted({max(1, config.num_envs // share) for share in SHARES})
     points = [_Probe(config, size).measure() for size in sizes]
-    columns = {
-        stage: Curve(sizes=tuple(map(float, sizes)), seconds=tuple(point[stage] for point in points))
-        for stage in ("simulate", "infer", "score", "update", "transfer")
-    }
-    gain = {1: 1.0}
-    threads = 2
-    while threads <= most_threads:
-        more = _Probe(config, sizes[-1], num_threads=threads).measure(learn=False)
-        gain[threads] = more["simulate"] / points[-1]["simulate"]
-        threads *= 2
-    return StageCurves(**columns, thread_gain=gain, publish=points[-1]["publish"], spread=points[-1]["spread"])
+    seconds = {stage: tuple(point[stage] for point in points) for stage in STAGES}
+    return _curves(tuple(map(float, sizes)), seconds, publish=points[-1]["publish"], spread=points[-1]["spread"])
 
 
 class _Probe:
@@ -171,10 +163,15 @@ class _Probe:
 class AutoProbe:
     """Measures where a worker would run."""
 
-    def measure(self, config: TrainConfig, most_threads: int) -> StageCurves:
+    def measure(self, config: TrainConfig) -> StageCurves:
         """See `measure_curves`."""
         torch.set_num_threads(1)
-        return measure_curves(config, most_threads=most_threads)
+        return measure_curves(config)
+
+    def simulate(self, config: TrainConfig, num_threads: int) -> float:
+        """Return how long [s] all environments take in one worker with so many threads."""
+        torch.set_num_threads(1)
+        return _Probe(config, config.num_envs, num_threads=num_threads).measure(learn=False)["simulate"]
 
     def count(self, config: TrainConfig) -> tuple[int, int]:
         """Return how many vectors an update averages over the replicas, and how many numbers they have together."""
@@ -200,24 +197,53 @@ class AutoProbe:
         return (time.perf_counter() - began) / REDUCTIONS
 
 
-def _measured(config: TrainConfig, folder: Path, cpus: int, *, alone: bool) -> StageCurves:
-    """Let one worker measure its stages, and two what they cost each other."""
+def _measured(config: TrainConfig, folder: Path, cpus: int, count: int) -> StageCurves:
+    """Let workers measure their stages at the same time, since they share memory, caches and a busy machine."""
     sys.stderr.write("placement auto: measuring simulation, inference and updates\n")
-    probes = [place(AutoProbe, num_cpus=1) for _ in range(1 if alone else 2)]
-    curves: StageCurves = answers([probes[0].measure.remote(config, cpus)])[0]
-    if not alone:
+    probes = [place(AutoProbe, num_cpus=1) for _ in range(count)]
+    curves = _mean(answers([probe.measure.remote(config) for probe in probes]))
+    largest = curves.simulate.seconds[-1]
+    gain = {1: 1.0}
+    threads = 2
+    while threads <= cpus:
+        gain[threads] = answers([probes[0].simulate.remote(config, threads)])[0] / largest
+        threads *= 2
+    average = curves.average
+    if count > 1:
         vectors, numbers = answers([probes[0].count.remote(config)])[0]
         rendezvous = str(folder / f"peers-{uuid.uuid4().hex}")
-        calls = [probe.average.remote(rank, rendezvous, numbers // vectors) for rank, probe in enumerate(probes)]
-        curves = _with_average(curves, vectors * max(answers(calls)))
+        pair = enumerate(probes[:2])
+        seconds = max(answers([probe.average.remote(rank, rendezvous, numbers // vectors) for rank, probe in pair]))
+        # Replicas pass sums on from one to the next: each one more adds as long again.
+        average = Curve(sizes=(1.0, 2.0), seconds=(0.0, vectors * seconds))
     for probe in probes:
         ray.kill(probe)
-    return curves
+    return msgspec.structs.replace(curves, thread_gain=gain, average=average)
 
 
-def _with_average(curves: StageCurves, seconds: float) -> StageCurves:
-    # Replicas pass sums on from one to the next: each one more adds as long again.
-    return msgspec.structs.replace(curves, average=Curve(sizes=(1.0, 2.0), seconds=(0.0, seconds)))
+def _mean(measured: list[StageCurves]) -> StageCurves:
+    """Return the mean of what several workers measured of the same sizes."""
+    seconds = {
+        stage: tuple(np.mean([getattr(curves, stage).seconds for curves in measured], axis=0).tolist())
+        for stage in STAGES
+    }
+    publish, spread = (float(np.mean([getattr(each, name) for each in measured])) for name in ("publish", "spread"))
+    return _curves(measured[0].simulate.sizes, seconds, publish=publish, spread=spread)
+
+
+def _curves(
+    sizes: tuple[float, ...], seconds: Mapping[str, tuple[float, ...]], *, publish: float, spread: float
+) -> StageCurves:
+    simulate, infer, score, update, transfer = (Curve(sizes=sizes, seconds=seconds[stage]) for stage in STAGES)
+    return StageCurves(
+        simulate=simulate,
+        infer=infer,
+        score=score,
+        update=update,
+        transfer=transfer,
+        publish=publish,
+        spread=spread,
+    )
 
 
 def _keep(vector: torch.Tensor) -> None:
