@@ -246,3 +246,27 @@ def test_rollouts_side_by_side_are_scored_as_each_alone() -> None:
     for name in ("observations", "advantages", "targets", "log_probs"):
         together = torch.cat([getattr(samples, name) for samples in alone], dim=1)
         torch.testing.assert_close(getattr(learner.samples, name), together)
+
+
+def test_vtrace_tells_old_experience_from_new() -> None:
+    """On what the newest weights did, both estimates are the same; on what others did, V-trace corrects for it."""
+    scored: dict[tuple[str, bool], Samples] = {}
+    for advantage in ("gae", "vtrace"):
+        for stale in (False, True):
+            learner = learner_of(PpoConfig(advantage=advantage))  # pyright: ignore[reportArgumentType]
+            generator = torch.Generator().manual_seed(3)
+            samples = own_samples(learner, generator)
+            rollout = Rollout(32, 16, 2, 2, 1)
+            rollout.observations[:-1] = samples.observations
+            rollout.log_std = learner.behaviour.log_std()
+            rollout.means, rollout.actions = samples.means + 0.5 * stale, samples.actions
+            rollout.rewards = torch.randn(32, 16, generator=generator)
+            rollout.version = learner.version - int(stale)
+            learner.score([rollout])
+            assert learner.samples is not None
+            scored[advantage, stale] = learner.samples
+    for name in ("advantages", "targets", "weights"):
+        torch.testing.assert_close(getattr(scored["vtrace", False], name), getattr(scored["gae", False], name))
+    torch.testing.assert_close(scored["vtrace", True].weights, scored["gae", True].weights)
+    assert (scored["vtrace", True].targets - scored["gae", True].targets).abs().max() > 1e-3
+    torch.testing.assert_close(scored["gae", True].targets, scored["gae", False].targets)
