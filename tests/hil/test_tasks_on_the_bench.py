@@ -34,11 +34,10 @@ def random_policy(task: str, folder: Path) -> Path:
     write_checkpoint(
         folder / "checkpoint",
         State(
-            schema_version=1,
+            schema_version=2,
             toolkit_version="0",
             config=config,
             iteration=1,
-            learning_rate=1e-3,
             wall_seconds=0.0,
             metrics=(metrics(1),),
             generators=(state.generator,),

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from sim2real.errors import InputError
-from sim2real_train.config import TrainConfig
 from sim2real_train.overrides import describe, override
+from sim2real_train.ppo import PpoConfig
 from tests.train.builders import small_config
 
 
@@ -24,7 +24,7 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
 
 def test_fields_are_set_by_json_or_by_a_plain_word() -> None:
     config = override(small_config(), ["algorithm.clip=0.1", "model.hidden=[8,4]", "model.activation=tanh"], "--set")
-    assert isinstance(config, TrainConfig)
+    assert isinstance(config.algorithm, PpoConfig)
     assert (config.algorithm.clip, config.model.hidden, config.model.activation) == (0.1, (8, 4), "tanh")
 
 

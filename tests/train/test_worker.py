@@ -119,7 +119,7 @@ def test_a_time_limit_is_bootstrapped_with_the_value_of_the_last_observation() -
     # The observation that follows in the rollout is the next episode's first, not the last of this one.
     assert not torch.equal(rollout.observations[-1], final_observation)
     worker.score()
-    discount = worker.config.algorithm.discount
+    discount = ppo(worker).config.discount
     with torch.no_grad():
         following = ppo(worker).actor_critic.value(final_observation)
     expected = (1.0 - discount) * rollout.rewards[-1] + discount * following
