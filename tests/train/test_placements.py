@@ -116,6 +116,12 @@ def test_a_cluster_that_nobody_runs_is_told_of_in_seconds(tmp_path: Path) -> Non
         pass
 
 
+def test_more_workers_than_the_machine_could_run_are_refused_at_once(tmp_path: Path) -> None:
+    config = small_config(num_envs=1000, num_workers=1000)
+    with pytest.raises(InputError, match="1000 workers are asked for"), placed(config, Machines(), dumps=tmp_path):
+        pass
+
+
 def test_replicas_stay_on_one_machine(tmp_path: Path) -> None:
     config = split_config("disaggregated", learners=2)
     with (

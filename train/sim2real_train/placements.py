@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ __all__ = ["Machines", "placed"]
 
 _SERVER_PATIENCE: Final = 0.002
 """How long [s] a request waits for others at the inference server."""
+_WORKERS_PER_CPU: Final = 8
+"""Of this machine; more of them would share its memory for nothing."""
 _SPARE: Final = 64 * 1024 * 1024
 """Of the object store, for weights and checkpoints [bytes]."""
 
@@ -57,7 +60,7 @@ def placed(config: TrainConfig, machines: Machines, *, dumps: Path) -> Generator
     _check_shares(config)
     needs = _needs(config)
     if machines.address is None:
-        # Workers of one machine share its CPUs, as many as they are: more of them than CPUs are slow, and work.
+        _check_local(len(needs))
         cluster = local_cluster(len(needs), object_store_bytes=_store_bytes(config))
     else:
         _check_remote(config)
@@ -68,6 +71,16 @@ def placed(config: TrainConfig, machines: Machines, *, dumps: Path) -> Generator
             yield placement
         finally:
             placement.close()
+
+
+def _check_local(workers: int) -> None:
+    """Check that the machine is not asked for what it could never give: more workers than CPUs are slow, and work."""
+    cpus = len(os.sched_getaffinity(0))
+    if workers > _WORKERS_PER_CPU * cpus:
+        raise InputError(
+            f"this machine has {cpus} CPUs and {workers} workers are asked for, more than {_WORKERS_PER_CPU} for each; "
+            "give fewer --workers and --learners, or the --address of a cluster"
+        )
 
 
 def _needs(config: TrainConfig) -> list[tuple[int, int]]:
