@@ -129,6 +129,9 @@ class Task(_Part, frozen=True):
     """Time [s] after which an episode is cut off; not a failure: the value is bootstrapped."""
     training_episode_length: float
     """The same in training; shorter where most is to be learned soon after the start."""
+    training_start: Callable[[np.random.Generator, int], tuple[Array, Array]] | None = None
+    """Draws those of training, where a policy that is judged from elsewhere is to learn from states that it seldom
+    reaches at first; None: as `start`."""
     scene: Scene = EMPTY
     commands: Commands | None = None
     """None: the contract has no operator inputs."""

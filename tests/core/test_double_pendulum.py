@@ -15,7 +15,7 @@ from sim2real.sim.scene import EMPTY
 from sim2real.tasks import Task, TaskEnv, get_task
 from sim2real.tasks.base import Array, Motion, unpublished
 from sim2real.tasks.double_pendulum_model import cost_to_stand
-from sim2real.tasks.double_pendulum_swingup import GOAL_HEIGHT, TORQUE, start, tip_height
+from sim2real.tasks.double_pendulum_swingup import GOAL_HEIGHT, TORQUE, start, tip_height, training_start
 from sim2real.tasks.motion import MotionState
 from tests.core.task_rig import actions
 
@@ -100,8 +100,15 @@ def test_a_spun_arm_ends_its_episode() -> None:
     assert result.terminated.tolist() == [False, True, False]
 
 
-def test_starts_are_hanging_anywhere_and_upright() -> None:
+def test_a_policy_is_judged_from_hanging() -> None:
     qpos, qvel = start(np.random.default_rng(0), 4000)
+    assert qpos.std(axis=0) == pytest.approx(0.1, rel=0.05)
+    assert qvel.std(axis=0) == pytest.approx(0.1, rel=0.05)
+    assert not np.any(tip_height(motion_at(qpos, qvel)) > -0.4)
+
+
+def test_it_learns_from_hanging_anywhere_and_upright() -> None:
+    qpos, qvel = training_start(np.random.default_rng(0), 4000)
     tip = -0.2 * np.cos(qpos[:, 0]) - 0.3 * np.cos(qpos.sum(axis=1))
     slow = np.abs(qvel).max(axis=1) < 0.5
     hanging, upright = (tip < -0.45) & slow, (tip > 0.45) & (np.abs(qvel).max(axis=1) < 1.5)

@@ -28,7 +28,7 @@ def swing_up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     contract = task.contract(unpublished(task))
     safety = msgspec.structs.replace(contract.safety, fallback=FALLBACK)
     contract = msgspec.structs.replace(contract, safety=safety)
-    bundle = policies.mlp(contract, gain=2.0).write(tmp_path_factory.mktemp("swing_up") / "policy.s2r")
+    bundle = policies.mlp(contract, gain=1.5).write(tmp_path_factory.mktemp("swing_up") / "policy.s2r")
     return bundle, driven
 
 

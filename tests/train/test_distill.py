@@ -382,16 +382,16 @@ def test_a_teacher_that_does_not_fit_is_refused(teacher: Callable[[str, str, boo
     folder = teacher(ACROBOT, "none", True)
     config = distill_config(folder)
     reference = teacher_at(folder)
-    load_teacher(reference, config, (7, 9, 1))
+    load_teacher(reference, config, (11, 13, 1))
     with pytest.raises(InputError, match=r"trained with task acrobot-swingup, the student is to be with pendubot"):
         make_worker(distill_config(folder, task="pendubot-swingup"))
-    with pytest.raises(InputError, match=r"reads 9 numbers, but acrobot-swingup gives it 11; the task has changed"):
-        load_teacher(reference, config, (7, 11, 1))
+    with pytest.raises(InputError, match=r"reads 13 numbers, but acrobot-swingup gives it 15; the task has changed"):
+        load_teacher(reference, config, (11, 15, 1))
     with pytest.raises(InputError, match=r"do not fit the network"):
-        load_teacher(reference, config, (7, 9, 2))
+        load_teacher(reference, config, (11, 13, 2))
     other = msgspec.structs.replace(reference, weights_sha256="ab" * 32)
     with pytest.raises(InputError, match=r"holds other weights \(SHA-256 .*teacher \(abababababab…\)"):
-        load_teacher(other, config, (7, 9, 1))
+        load_teacher(other, config, (11, 13, 1))
     with pytest.raises(InputError, match="give the checkpoint folder of a run"):
         teacher_at(tmp_path)
     with pytest.raises(InputError, match="a student acts on what a robot measures"):

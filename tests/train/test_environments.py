@@ -10,7 +10,7 @@ import pytest
 from sim2real.errors import InputError
 from sim2real.randomization import COMMAND_DELAY
 from sim2real.sim.delays import DelaySpec, GroupDelay, Uniform
-from sim2real.tasks import get_task
+from sim2real.tasks import TaskEnv, get_task
 from sim2real.tasks.dump import read_dump
 from sim2real_train.config import training_ranges
 from sim2real_train.environments import check_task
@@ -32,6 +32,17 @@ def test_a_task_brings_ranges_of_its_own_where_no_calibration_names_them() -> No
     task = get_task("go2-velocity-flat")
     names = {each.name for each in training_ranges(small_config(task=task.name), task).parameters}
     assert {"base_mass", "foot_friction", COMMAND_DELAY} <= names
+
+
+def test_training_starts_where_the_task_says_and_judging_where_it_begins() -> None:
+    """An acrobot learns from anywhere and is judged from hanging; a pendulum knows one start."""
+    learned = task_env(make_worker(small_config(task="acrobot-swingup", num_envs=64))).plant.sim.qpos
+    judged = TaskEnv(get_task("acrobot-swingup"), 64, seed=0).plant.sim.qpos
+    assert np.abs(learned).max() > 2.5
+    assert np.abs(judged).max() < 0.6
+    pendulum = get_task(TASK)
+    assert pendulum.training_start is None
+    assert task_env(make_worker(small_config())).task.start is pendulum.start
 
 
 @pytest.mark.parametrize(("change", "option"), [({"robot": "go2"}, "--robot"), ({"delays": MEASURED}, "--latency")])

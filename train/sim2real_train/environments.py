@@ -64,7 +64,7 @@ def training_env(
         return GymTaskEnv(config.task, num_envs, seed=seed, num_threads=num_threads)
     task = _task(config)
     return TaskEnv(
-        task,
+        msgspec.structs.replace(task, start=task.training_start or task.start),
         num_envs,
         seed=seed,
         randomization=training_ranges(config, task),

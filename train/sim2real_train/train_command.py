@@ -62,9 +62,10 @@ class TrainArgs:
     """Name of the task; `sim2real tasks` lists them."""
     out: Path
     """Folder of the run."""
-    algo: Literal["ppo", "sac", "distill"] = "ppo"
-    """How is learned. ppo: from many environments, with each step used a few times. sac: from few, with each step used
-    many times. distill: the policy imitates --teacher on what it can measure itself."""
+    algo: Literal["ppo", "sac", "distill"] | None = None
+    """How is learned; without this, as suits the task. ppo: from many environments, with each step used a few times.
+    sac: from few, with each step used many times. distill: the policy imitates --teacher on what it can measure
+    itself."""
     teacher: Path | None = None
     """Checkpoint folder of the policy to imitate, which may be --privileged."""
     privileged: bool = False
@@ -244,7 +245,7 @@ def _preset(args: TrainArgs) -> Preset:
             raise InputError("--algo distill: expected --teacher, the checkpoint folder of the policy to imitate")
         return student_preset(args.task, teacher_at(args.teacher))
     if args.teacher is not None:
-        raise InputError(f"--teacher: means nothing with --algo {args.algo}; choose --algo distill")
+        raise InputError("--teacher: means nothing without --algo distill")
     return preset_of(args.task, args.algo)
 
 
