@@ -144,8 +144,13 @@ def check_fits(policy: PolicyContract, task: PolicyContract) -> None:
             f"contract.identity.robot: the policy drives {policy.identity.robot!r}, task {task.identity.task} is for "
             f"{task.identity.robot!r}; choose a task, or --robot, of the policy's"
         )
+    # A memory is the network's own matter.
+    contracts = [
+        msgspec.structs.replace(contract, model=msgspec.structs.replace(contract.model, recurrent=()))
+        for contract in (policy, task)
+    ]
     for part in _POLICY_IO:
-        found, wanted = (dict(_leaves(f"contract.{part}", getattr(contract, part))) for contract in (policy, task))
+        found, wanted = (dict(_leaves(f"contract.{part}", getattr(contract, part))) for contract in contracts)
         if difference := _first_difference(found, wanted):
             raise ContractError(
                 f"{difference}; the policy was made for task {policy.identity.task}: play that one, or train it anew"

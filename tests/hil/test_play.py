@@ -122,12 +122,13 @@ def test_a_policy_for_something_else_is_refused_with_the_place(
         check_fits(change(contract), contract)
 
 
-def test_another_identity_budget_or_envelope_is_no_difference() -> None:
+def test_another_identity_budget_envelope_or_memory_is_no_difference() -> None:
     contract = policies.pendulum_contract()
     other = msgspec.structs.replace(
         contract,
         identity=msgspec.structs.replace(contract.identity, checkpoint_sha256="1" * 64, toolkit_version="9"),
         safety=msgspec.structs.replace(contract.safety, recover_after=99),
+        model=msgspec.structs.replace(contract.model, recurrent=policies.recurrent_contract().model.recurrent),
     )
     check_fits(other, contract)
 

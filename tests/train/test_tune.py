@@ -18,7 +18,7 @@ SMALL = ("--num-envs=8", "--num-steps=16", "--hidden=16", "--evaluate-every=1", 
 
 def args(out: Path, **changes: Any) -> TuneArgs:
     space = ("algorithm.learning_rate=log:1e-4..1e-2",)
-    fields: dict[str, Any] = {"space": space, "trials": 2, "iterations": 2, "words": SMALL}
+    fields: dict[str, Any] = {"space": space, "trials": 2, "iterations": 2, "train_args": SMALL}
     return TuneArgs(task=TASK, out=out, **(fields | changes))
 
 

@@ -7,6 +7,7 @@ one small minibatch is too noisy to steer by.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import GaussianBehaviour
 from sim2real_train.flat import FlatParameters
@@ -72,6 +74,21 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Between which it follows the policy's change."""
     desired_kl: float = 0.01
     """KL divergence of one iteration that the learning rate is steered to, and twice which ends it."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges of what has no option of its own, which the command line checks."""
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise InputError(f"algorithm.{name}: expected an integer from 1, got {getattr(self, name)}")
+        for name in ("clip", "max_grad_norm", "weight_limit"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise InputError(f"algorithm.{name}: expected a finite number > 0, got {getattr(self, name)}")
+        if not 0.0 <= self.value_coefficient < math.inf:
+            raise InputError(
+                f"algorithm.value_coefficient: expected a finite number >= 0, got {self.value_coefficient}"
+            )
+        if not 0.0 <= self.gae_lambda <= 1.0:
+            raise InputError(f"algorithm.gae_lambda: expected a number from 0 to 1, got {self.gae_lambda}")
 
 
 def adapt_learning_rate(learning_rate: float, kl: float, config: PpoConfig) -> float:

@@ -25,6 +25,8 @@ def load_subject(path: Path) -> tuple[BatchPolicy, Task]:
         InputError: Neither, or damaged, or of a task that has changed since.
         BundleError: The bundle does not pass its checks.
     """
+    if has_checkpoint(path / "checkpoint"):
+        path /= "checkpoint"
     if has_checkpoint(path):
         checkpoint = read_checkpoint(path)
         return TorchPolicy(actor_of(checkpoint)), task_of(checkpoint)

@@ -38,8 +38,7 @@ _MOST: Final = 1e5
 class TuneArgs:
     """Search for settings of a task's training: Ray Tune draws them, and ends trials early that fall behind.
 
-    OUT gets one run per trial, as `sim2real train` makes them, and tune.json with all results, best first. Words after
-    -- go to every `sim2real train`.
+    OUT gets one run per trial, as `sim2real train` makes them, and tune.json with all results, best first.
     """
 
     task: tyro.conf.Positional[str]
@@ -48,21 +47,22 @@ class TuneArgs:
     """Folder of the search."""
     space: tuple[str, ...]
     """What is drawn: NAME=LOW..HIGH (evenly), NAME=log:LOW..HIGH (evenly in the logarithm) or NAME=A|B|C, where NAME is
-    a field as of `sim2real train --show`, e.g. algorithm.learning_rate=log:1e-4..1e-2 model.activation=elu|tanh."""
+    a field as of `sim2real train --show`, e.g. algorithm.learning_rate=log:1e-4..1e-2 'model.activation=elu|tanh'."""
     trials: int = 8
     """Number of trainings."""
     at_once: int = 1
     """How many of them run at the same time."""
     iterations: int | None = None
     """Iterations of a trial that is not ended early; without this, the task's preset."""
-    metric: Metric = "mean_return"
-    """What is to be high: mean_return of episodes, mean_reward per step, or the measured success."""
+    metric: Metric = "mean_reward"
+    """What is to be high: mean_reward per step, mean_return of episodes (none ends in the first iterations), or the
+    success, where it is measured."""
     grace: int = 20
     """Iterations that every trial may make before it can be ended."""
     seed: int = 0
     """Seeds what is drawn."""
-    words: tuple[str, ...] = ()
-    """Further options of every training, e.g. --words=--num-envs=128."""
+    train_args: tuple[str, ...] = ()
+    """Further options of every training, e.g. --train-args=--num-envs=128."""
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ def _search(args: TuneArgs, space: Mapping[str, Any]) -> list[TrialResult]:
 
 def _words(args: TuneArgs) -> list[str]:
     iterations = [] if args.iterations is None else ["--iterations", str(args.iterations)]
-    return [*iterations, *args.words]
+    return [*iterations, *args.train_args]
 
 
 def _result_of(out: Path, result: Any) -> TrialResult:
