@@ -185,8 +185,9 @@ def _task(name: str, driven: Literal["shoulder", "elbow"]) -> Task:
             "energy": Reward(weight=0.5, term=right_energy),
             "balance": Reward(weight=3.0, term=balance(driven)),
             "spin": Reward(weight=-0.05, term=spin),
-            "effort": Reward(weight=-0.05, term=effort),
-            "action_rate": Reward(weight=-0.02, term=action_rate),
+            # Not small: what a regulator of high gain makes of noisy velocities costs it the balance.
+            "effort": Reward(weight=-0.3, term=effort),
+            "action_rate": Reward(weight=-0.3, term=action_rate),
         },
         terminations={"spun": spun},
         start=start,

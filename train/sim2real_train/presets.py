@@ -88,10 +88,10 @@ _SWING_UP: Final = Preset(
 # noise differs from state to state, and its critics say of each action what it is worth: gains of 100 N·m per radian
 # are learned, in few steps. Smooth layers that saturate make them steep at upright alone.
 _BALANCE_ALONE: Final = Preset(
-    iterations=1000,
+    iterations=800,
     num_envs=128,
     model=ModelConfig(hidden=(128, 128), activation="tanh"),
-    algorithm=SacConfig(discount=0.985, target_entropy=-2.0, value_range=(-0.6, 4.2)),
+    algorithm=SacConfig(discount=0.985, target_entropy=-2.0, value_range=(-1.0, 4.2)),
 )
 
 SAC: Final[Mapping[str, Preset]] = {
