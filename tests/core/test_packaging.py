@@ -35,7 +35,7 @@ PACKAGES = {
 # simulates comes with "sim"; learned drives run on the edge's engine, and views of a GPU's arrays are a trainer's.
 EXTRAS_OF = {
     "sim2real": ("sim", "warp", "newton", "gym", "envpool", "menagerie", "edge", "train"),
-    "sim2real_train": ("train", "rsl-rl"),
+    "sim2real_train": ("train", "rsl-rl", "tune", "wandb"),
     "sim2real_edge": ("edge",),
     "sim2real_calib": ("calib",),
     "sim2real_hil": ("hil", "play"),
@@ -52,7 +52,7 @@ DISTRIBUTION_OF = {
     "tensordict": "rsl-rl-lib",
 }
 USED_BY_TORCH = {"tensorboard", "onnxscript"}
-EXTRAS = {"edge-gpu", "dev", "all"}.union(*EXTRAS_OF.values())
+EXTRAS = {"edge-gpu", "dev", "all", "bench", "tune", "wandb"}.union(*EXTRAS_OF.values())
 NOT_ON_A_ROBOT = {"torch", "ray", "mujoco", "scipy", "matplotlib"}
 TRAPS = ("sim2real", "sim2real_edge", "train", "edge", "calib", "hil", "tests", "tyro", "numpy")
 

@@ -33,6 +33,7 @@ def test_a_placement_is_picked_from_all_that_fit() -> None:
     assert table[-1].endswith("(+100%)")
 
 
+@pytest.mark.slow
 def test_the_command_prints_predicted_beside_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     args = TrainArgs(
         task="pendulum-swingup",

@@ -234,7 +234,7 @@ class Training:
         self._read = 0
         self._iteration = 0
         values = [f"{field}={_json(value)}" for field, value in drawn.items()]
-        command = [sys.executable, "-m", "sim2real.cli", "train", settings["task"], "--out", str(self.out)]
+        command = [sys.executable, "-I", "-m", "sim2real.cli", "train", settings["task"], "--out", str(self.out)]
         # What Ray sets for its own worker is not for another Ray.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         with self._log.open("wb") as log:
