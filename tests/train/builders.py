@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from sim2real.tasks import TaskEnv
@@ -35,6 +36,18 @@ def small_config(**changes: Any) -> TrainConfig:
         "algorithm": PpoConfig(num_steps=16, epochs=2, minibatches=2),
     }
     return TrainConfig(**(fields | changes))
+
+
+def children_named(name: str, *, of: int | None = None) -> list[psutil.Process]:
+    """Living workers below process `of` (or this one), as a person finds them with ps."""
+    return [child for child in psutil.Process(of).children(recursive=True) if name in " ".join(_words(child))]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # gone since it was listed, or killed and not yet waited for by its parent
+        return []
 
 
 def keep(gradient: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
 from sim2real_train.placements import Machines, placed
 from sim2real_train.trainer import Schedule, train
-from tests.train.builders import small_config
+from tests.train.builders import children_named, small_config
 
 MOST_ITERATIONS = 10_000
 """More than are ever made while a process starts."""
@@ -40,8 +40,7 @@ def iterate(placement: Placement) -> dict[str, float]:
 
 def sims() -> list[psutil.Process]:
     """Simulator workers, found as a person finds them."""
-    own = psutil.Process(os.getpid()).children(recursive=True)
-    return [child for child in own if "ray::SimWorker" in " ".join(child.cmdline())]
+    return children_named("ray::SimWorker")
 
 
 def test_overlapped_runs_are_equal_and_each_batch_but_the_first_is_one_update_old(tmp_path: Path) -> None:

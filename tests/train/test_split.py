@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from sim2real.errors import InputError
@@ -18,6 +17,7 @@ from sim2real_train.moments import merge
 from sim2real_train.overlapped import Overlapped
 from sim2real_train.sleepers import Naps, sleeping_learners, sleeping_sims
 from sim2real_train.split import Pools, Split
+from tests.train.builders import children_named
 
 MakeOverlapped = Callable[[Pools], Overlapped]
 MakeDisaggregated = Callable[..., Disaggregated]
@@ -84,15 +84,6 @@ def fed(placement: Split) -> list[dict[str, int]]:
 
 def identities(chunks: list[dict[str, int]]) -> list[tuple[int, int, int]]:
     return [(each["rank"], each["incarnation"], each["sequence"]) for each in chunks]
-
-
-def children_named(name: str) -> list[psutil.Process]:
-    """Workers as a person finds them, with ps."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.is_running() and any(name in word for word in process.cmdline())
-    ]
 
 
 def test_overlapped_is_one_version_behind_in_lock_step(overlapped: MakeOverlapped) -> None:
