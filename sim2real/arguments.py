@@ -10,7 +10,7 @@ from typing import Final, Literal
 from sim2real.errors import InputError
 from sim2real.files import written_file
 
-__all__ = ["EngineName", "check_number", "check_seed", "check_writable"]
+__all__ = ["EngineName", "check_number", "check_seed", "check_writable", "short"]
 
 EngineName = Literal["mujoco", "mujoco_warp", "newton"]
 """Which simulator; `sim2real.sim.engines.make_sim` makes it."""
@@ -33,8 +33,8 @@ def check_number(name: str, value: float, *, low: float = 0, high: float = 1e6, 
     """
     # Written so that NaN, of which no comparison holds, does not pass.
     if not (low < value <= high or (inclusive and value == low)):
-        least = f"at least {_short(low)}" if inclusive else f"> {_short(low)}"
-        raise InputError(f"{name}: expected a number {least} and at most {_short(high)}, got {_short(value)}")
+        least = f"at least {short(low)}" if inclusive else f"> {short(low)}"
+        raise InputError(f"{name}: expected a number {least} and at most {short(high)}, got {short(value)}")
 
 
 def check_seed(value: int, name: str = "--seed") -> None:
@@ -67,6 +67,6 @@ def check_writable(name: str, path: Path) -> None:
         raise InputError(f"{name} {path}: cannot be written ({error.strerror}); choose another place") from error
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Return `value` with an exponent as people type it: 1e6, not 1e+06."""
     return re.sub(r"e\+0*", "e", f"{value:g}")

@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import io
 import os
-import re
 import signal
 import sys
 import textwrap
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from sim2real import __version__
 from sim2real.errors import Sim2RealError
 from sim2real.extras import missing
+from sim2real.parsing import HelpRequestedError, UsageError, parse
 
 if TYPE_CHECKING:
     # At run time the list of commands must not pay for the libraries of any one of them.
@@ -158,15 +158,6 @@ COMMANDS = (
 )
 
 
-_NARROWEST = 40
-_WIDEST = 200
-"""Columns between which help and complaints are laid out."""
-
-
-class UsageError(Sim2RealError):
-    """What was typed is not a command, or not its arguments."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (the process's own arguments by default) and return its exit code.
 
@@ -192,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _stdout_to_stderr() if as_json else contextlib.nullcontext():
             outcome = _run(command, rest)
         return _end(_encode(outcome.result) if as_json else outcome.summary, 0 if outcome.passed else 1)
+    except HelpRequestedError as asked:
+        return _end(asked.text, 0)
     except KeyboardInterrupt:
         return _fail("Interrupted", "interrupted: stopped before the end; no file was left half-written", as_json)
     except Sim2RealError as error:
@@ -268,7 +261,7 @@ def _run(command: Command, words: Sequence[str]) -> Outcome:
     try:
         module = importlib.import_module(command.module)
         function: Callable[[Any], Outcome] = getattr(module, command.function)
-        args = _parse(command, getattr(module, command.args), words)
+        args = parse(command.words, getattr(module, command.args), words)
         return _call(function, args)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
@@ -283,60 +276,6 @@ def _call(function: Callable[[Any], Outcome], args: Any) -> Outcome:
     except SystemExit as end:
         # Ray puts its own answer to SIGTERM, which is to leave, in place of ours.
         raise KeyboardInterrupt from end
-
-
-def _parse(command: Command, args_class: type[Any], words: Sequence[str]) -> Any:
-    """Return the `args_class` that `words` describe; on ``--help``, print it and exit."""
-    import inspect
-
-    import tyro
-
-    if any(not word or re.fullmatch("--[^=]+=", word) for word in words):
-        # An empty path would be taken for the working directory.
-        raise UsageError(f"expected a value, got an empty one; see sim2real {command.words} --help")
-    # Of a stream that names no encoding tyro expects ASCII alone, and no colours.
-    stdout, stderr = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), _sensible_width():
-            return tyro.cli(
-                args_class,
-                prog=f"sim2real {command.words}",
-                description=f"{inspect.getdoc(args_class)}\n\nWith --json: one object on stdout, all else on stderr.",
-                args=words,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
-    except SystemExit as end:
-        if end.code in (0, None):
-            sys.exit(_end(_wrapped(stdout.getvalue().rstrip()), 0))
-        raise UsageError(f"{_unframed(stderr.getvalue())}; see sim2real {command.words} --help") from None
-
-
-@contextlib.contextmanager
-def _sensible_width() -> Generator[None]:
-    """Let tyro lay out for a width that it can deal with: in a few columns it never comes to an end."""
-    import shutil
-
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
-
-
-def _wrapped(text: str) -> str:
-    """Return `text` with its paragraphs in lines of readable length; what is indented is a table and stays."""
-    return "\n".join(line if line.startswith(" ") else textwrap.fill(line, 80) for line in text.splitlines())
-
-
-def _unframed(complaint: str) -> str:
-    """Return in one line what tyro says of a wrong argument: a title, paragraphs between rules, general advice."""
-    _, *paragraphs = re.split(r"\n\s*-{3,}\s*\n", complaint)
-    told = "; ".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    return re.sub("(; )?(For full helptext|Argument helptext).*", "", told)
 
 
 @contextlib.contextmanager

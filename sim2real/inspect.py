@@ -24,7 +24,7 @@ class InspectArgs:
 
     bundle: tyro.conf.Positional[Path]
     """The bundle: a folder or a zip file."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys (.pub); a bundle signed with any other key is refused."""
 
 

@@ -62,7 +62,7 @@ class EdgeRunArgs:
     """What else the machine is doing, in words, for the latency file."""
     keys: Path | None = None
     """Folder with edge.secret, edge.public and plant.public (sim2real keygen); needed beyond this machine."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys (.pub); a bundle signed with any other key is refused."""
     connect_timeout: float = 10.0
     """How long [s] to wait for the plant, and then for its first state."""
@@ -160,7 +160,7 @@ class EdgeBenchArgs:
     """What else the machine is doing, in words, for the latency file."""
     latency: Path | None = None
     """Write the latency of each stage to this JSON file."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys (.pub); a bundle signed with any other key is refused."""
     cpu: int | None = None
     """Keep the loop on this processor."""
@@ -200,7 +200,7 @@ class VerifyArgs:
 
     bundle: tyro.conf.Positional[Path]
     """The bundle: a folder or a zip file."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys (.pub); a bundle signed with any other key is refused."""
 
 

@@ -58,7 +58,7 @@ class HilRunArgs:
     """Longest silence [s] of the edge before the run ends with an error."""
     out: Path | None = None
     """Folder for report.html, report.json, junit.xml, latency.json and trajectories; by default runs/hil/MODE."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys of signers; with any given, a bundle that another signed is refused."""
 
 
@@ -85,7 +85,7 @@ class PlantArgs:
     """Longest time [s] to wait for an edge."""
     timeout: float = 10.0
     """Longest silence [s] of the edge before the plant ends with an error."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys of signers; with any given, a bundle that another signed is refused."""
 
 

@@ -64,13 +64,13 @@ class PlayArgs:
     """Seed of starts, commands and measurement errors."""
     num_envs: int = 1
     """Environments that are simulated together."""
-    command: tuple[str, ...] = ()
+    command: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Operator inputs to hold, e.g. forward=0.5 turn=0; the others are drawn by the task."""
     ideal: bool = False
     """Exact measurements, and nothing is late: without the sensor errors and delays that the task trains with."""
     inference: str = "onnxruntime-cpu"
     """Inference engine of the policy."""
-    trust: tuple[Path, ...] = ()
+    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Public keys of signers; with any given, a bundle that another signed is refused."""
 
 

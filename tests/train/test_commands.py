@@ -16,12 +16,13 @@ import psutil
 import pytest
 
 from sim2real.errors import InputError
+from sim2real.robots import get_robot
 from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
 from sim2real_train.commands import EvaluateArgs, ExportArgs, run_evaluate, run_export
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.train_command import TrainArgs, run_train
-from tests.train.builders import TASK, metrics, small_config
+from tests.train.builders import TASK, children_named, metrics, small_config
 
 SMALL = ("--num-envs", "8", "--num-steps", "16", "--hidden", "16", "--seed", "4", "--evaluate-starts", "8")
 ENDLESS = (*SMALL, "--iterations", "1000000", "--save-every", "2")
@@ -77,7 +78,7 @@ def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [child for child in descendants(process) if "ray::Replica" in " ".join(child.cmdline())]
+    return children_named("ray::Replica", of=process.pid)
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
@@ -175,17 +176,26 @@ def small_args(out: Path, **changes: Any) -> TrainArgs:
     ("changes", "told"),
     [
         ({"iterations": 0}, "--iterations: expected a number at least 1 and at most 1e9, got 0"),
-        ({"num_envs": 10**11}, "--num-envs: expected a number at least 1 and at most 1e6, got 1e11"),
-        ({"seed": -1}, "--seed: expected an integer from 0"),
-        ({"num_envs": 9, "workers": 2}, r"--num-envs: expected a multiple of --workers \(2\), got 9"),
-        ({"command_delay": (0.02, 0.0)}, "--command-delay: expected 0 <= low <= high <= 0.1"),
-        ({"command_delay": (0.0, 9.0)}, "--command-delay: expected 0 <= low <= high <= 0.1"),
-        ({"discount": 1.0}, "--discount: expected a number between 0 and 1"),
-        ({"learning_rate": float("nan")}, "--learning-rate: expected a number > 0"),
-        ({"learning_rate": 1.5}, "--learning-rate: expected a number > 0 and at most 1, got 1.5"),
-        ({"hidden": (16, 0)}, "--hidden: expected a number at least 1"),
-        ({"hidden": (10**12,)}, "--hidden: expected a number at least 1 and at most 65536, got 1e12"),
-        ({"hidden": ()}, "--hidden: expected one width or more"),
+        ({"num_envs": 10**11}, "num_envs: expected an integer >= 1 and <= 1e6, got 100000000000"),
+        ({"seed": -1}, "seed: expected an integer >= 0"),
+        ({"num_envs": 9, "workers": 2}, r"num_envs: expected a multiple of num_workers \(2\), got 9"),
+        ({"command_delay": (0.02, 0.0)}, "command_delay: expected low <= high"),
+        ({"command_delay": (0.0, 9.0)}, "command_delay: expected a number >= 0 and <= 0.1, got 9.0"),
+        ({"discount": 1.0}, "algorithm.discount: expected a number > 0 and < 1, got 1.0"),
+        ({"learning_rate": float("nan")}, "algorithm.learning_rate: expected a number > 0 and <= 1, got nan"),
+        ({"learning_rate": 1.5}, "algorithm.learning_rate: expected a number > 0 and <= 1, got 1.5"),
+        ({"hidden": (16, 0)}, "model.hidden: expected an integer >= 1 and <= 65536, got 0"),
+        ({"hidden": (10**12,)}, "model.hidden: expected an integer >= 1 and <= 65536, got 1000000000000"),
+        ({"hidden": ()}, "model.hidden: expected 1 or more"),
+        ({"recurrent": "gru", "algo": "sac"}, "model.recurrent: SAC learns from single steps"),
+        ({"set": ("placement.learners=3",)}, "placement.learners: means nothing with placement.kind=colocated"),
+        (
+            {"set": ("placement.kind=overlapped", "placement.inference=server")},
+            "placement.inference: means nothing with placement.kind=overlapped",
+        ),
+        ({"set": ("algorithm.learning_rate_bounds=[1e-3,1e-4]",)}, "learning_rate_bounds: expected low <= high"),
+        ({"set": ("model.recurrent_critic=true",)}, "the critic's memory is of the actor's kind"),
+        ({"set": ('model.encoder={"term":"nothing"}',)}, "the observation has no term 'nothing'"),
         ({"set": ("algorithm.clap=1",)}, "--set: no field named 'algorithm.clap'; did you mean algorithm.clip"),
         ({"randomization": Path("missing.json")}, "randomization file missing.json: cannot be read"),
     ],
@@ -241,3 +251,11 @@ def test_a_run_is_neither_overwritten_nor_resumed_under_other_settings(tmp_path:
             run_train(args)
     assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == [".lock", "checkpoint"]
+
+
+def test_a_robot_of_ones_own_is_found_from_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers run in folders of their own, and a run may be gone on with from anywhere."""
+    (tmp_path / "mine.xml").write_bytes(get_robot("pendulum").mjcf.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    shown = run_train(small_args(tmp_path / "run", robot="./mine.xml", show=True)).result
+    assert shown.config.robot == str(tmp_path / "mine.xml")

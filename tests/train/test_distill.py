@@ -13,7 +13,7 @@ from sim2real.errors import InputError
 from sim2real.tasks import get_task
 from sim2real_train.algorithm import Average
 from sim2real_train.checkpoint import State, write_checkpoint
-from sim2real_train.config import TrainConfig
+from sim2real_train.config import TrainConfig, check_config
 from sim2real_train.distill import DistillConfig, DistillLearner, Lessons, Student, TeacherRef, imitation_loss
 from sim2real_train.environments import check_task
 from sim2real_train.evaluate import evaluate
@@ -395,7 +395,7 @@ def test_a_teacher_that_does_not_fit_is_refused(teacher: Callable[[str, str, boo
     with pytest.raises(InputError, match="give the checkpoint folder of a run"):
         teacher_at(tmp_path)
     with pytest.raises(InputError, match="a student acts on what a robot measures"):
-        make_worker(distill_config(folder, model=msgspec.structs.replace(MLP, privileged=True)))
+        check_config(distill_config(folder, model=msgspec.structs.replace(MLP, privileged=True)))
 
 
 def test_a_run_does_not_go_on_with_another_teacher(teacher: Callable[[str, str, bool], Path], tmp_path: Path) -> None:
@@ -413,9 +413,8 @@ def test_a_run_does_not_go_on_with_another_teacher(teacher: Callable[[str, str, 
 )
 def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
     config = msgspec.structs.replace(DistillConfig(teacher=NOBODY), **{name: value})
-    student = Student(MLP, OBSERVATION, ACTION, teacher_share=0.0)
-    with pytest.raises(InputError, match=f"{name}: expected a number"):
-        DistillLearner(student, lively(MLP, SEEN), config, keep, observation_size=SEEN, seed=0)
+    with pytest.raises(InputError, match=rf"algorithm\.{name}: expected an? (number|integer)"):
+        check_config(small_config(algorithm=config))
 
 
 @pytest.mark.parametrize("task", [TASK, "gym:Pendulum-v1"])

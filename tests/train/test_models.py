@@ -253,8 +253,6 @@ def test_an_observation_that_is_one_term_has_no_rest() -> None:
         (ConvConfig(term="scan", kernel=2, channels=(4, 4)), "in layer 2: 1;"),
         (ConvConfig(term="scan", grid=(3, 1), kernel=2), "in layer 1: 3 × 1"),
         (ConvConfig(term="scan", grid=(2, 2)), r"has 3 elements, which are no grid \(2, 2\)"),
-        (ConvConfig(term="scan", channels=()), "expected one layer or more"),
-        (ConvConfig(term="scan", stride=0), "stride of 1 or more"),
     ],
 )
 def test_convolutions_that_do_not_fit_the_term_are_refused(encoder: ConvConfig, message: str) -> None:
@@ -269,11 +267,6 @@ def test_an_encoder_of_what_is_not_there_is_refused() -> None:
     assert encoder_columns(ModelConfig(), pendulum_contract()) is None
     with pytest.raises(InputError, match="a foreign environment has none: leave out the encoder"):
         make_model(config, columns=None)
-
-
-def test_a_critic_without_a_kind_of_memory_cannot_have_one() -> None:
-    with pytest.raises(InputError, match="choose recurrent gru or lstm"):
-        make_model(ModelConfig(recurrent_critic=True))
 
 
 def test_the_critic_has_memory_only_where_it_is_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 
 from sim2real.errors import InputError
 from sim2real_train.checkpoint import State, write_checkpoint
+from sim2real_train.checks import check_run
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import verdict
 from sim2real_train.export import export
@@ -526,11 +528,14 @@ def test_a_configuration_survives_its_json() -> None:
     ("changes", "message"),
     [
         ({"model": ModelConfig(recurrent="gru")}, "gives a memory nothing to learn from"),
+        ({"model": ModelConfig(recurrent_critic=True)}, "gives a memory nothing to learn from"),
+        ({"algorithm": SacConfig(polyak=0.0)}, r"algorithm\.polyak: expected a number > 0 and <= 1, got 0\.0"),
+        ({"algorithm": SacConfig(target_entropy=math.nan)}, r"algorithm\.target_entropy: expected a number .* got nan"),
         ({"model": ModelConfig(initial_std=3.0)}, "initial_std: expected a number between 0.0067 and 2.72, got 3.0"),
-        ({"algorithm": SacConfig(buffer_size=10)}, r"learning_starts: expected at most buffer_size \(10\)"),
+        ({"algorithm": SacConfig(buffer_size=10)}, r"learning_starts: expected at most algorithm\.buffer_size \(10\)"),
         ({"algorithm": SacConfig(atoms=2, value_range=(1.0, 1.0))}, "value_range: expected low < high"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        make_worker(small_config(**({"algorithm": SMALL} | changes)))
+        check_run(small_config(**({"algorithm": SMALL} | changes)))

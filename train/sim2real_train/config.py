@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
 from sim2real.arguments import EngineName
+from sim2real.errors import InputError
 from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile, no_ranges, without_delays
-from sim2real.sim.delays import DelaySpec
+from sim2real.sim.delays import MAX_DELAY, DelaySpec
 from sim2real.tasks import Task
 from sim2real.tasks.ranges import with_own_ranges
 from sim2real_train.distill import DistillConfig
+from sim2real_train.limits import check_limits
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.sac import SacConfig
 
-__all__ = ["AlgorithmConfig", "PlacementConfig", "TrainConfig", "config_sha256", "training_ranges"]
+__all__ = ["AlgorithmConfig", "PlacementConfig", "TrainConfig", "check_config", "config_sha256", "training_ranges"]
 
 AlgorithmConfig: TypeAlias = PpoConfig | SacConfig | DistillConfig
+Workers: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Delay: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_DELAY)]
+_MEANT_FOR: Final = {
+    "learners": ("overlapped", "disaggregated"),
+    "max_staleness": ("disaggregated",),
+    "inference": ("disaggregated",),
+}
+"""Which placements a field of `PlacementConfig` says something about."""
 
 
 class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,9 +38,9 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     kind: Literal["colocated", "overlapped", "disaggregated"] = "colocated"
     """colocated: each worker simulates and learns; overlapped: the next batch is collected while this one is learned;
     disaggregated: simulator workers stream to learners."""
-    learners: int = 1
+    learners: Workers = 1
     """Replicas of the learner, where workers only simulate."""
-    max_staleness: int = 1
+    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=64)] = 1
     """Updates that the weights may miss which collect for a disaggregated learner."""
     inference: Literal["sim", "server"] = "sim"
     """Where the policy of disaggregated workers acts: in each of them, or in one server for all."""
@@ -45,13 +55,13 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Another robot to do it with: a name, a path to an MJCF or ``menagerie:NAME``; None: the task's own."""
     engine: EngineName
     """Which simulator."""
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     """Seeds every draw."""
-    num_envs: int
+    num_envs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     """Environments of all workers together."""
-    num_workers: int
+    num_workers: Workers
     """Processes that each own a share of the environments and a replica of the learner."""
-    command_delay: tuple[float, float]
+    command_delay: tuple[Delay, Delay]
     """Range of the delay [s] of commands in training; widens the one of `randomization`."""
     delays: DelaySpec | None
     """Delays that a bench measured, in place of `command_delay` and of the task's; None: those."""
@@ -67,6 +77,25 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def num_states(self) -> int:
         """Number of processes whose state a checkpoint holds: workers, and learners where they are apart."""
         return self.num_workers + (0 if self.placement.kind == "colocated" else self.placement.learners)
+
+
+def check_config(config: TrainConfig) -> None:
+    """Check every number by itself and against the others, wherever they come from.
+
+    Raises:
+        InputError: One is not within what its field allows, or they contradict each other.
+    """
+    check_limits(config)
+    if config.num_envs % config.num_workers:
+        raise InputError(f"num_envs: expected a multiple of num_workers ({config.num_workers}), got {config.num_envs}")
+    low, high = config.command_delay
+    if not low <= high:
+        raise InputError(f"command_delay: expected low <= high [s], got {config.command_delay}")
+    where, plain = config.placement, PlacementConfig()
+    for field, kinds in _MEANT_FOR.items():
+        if where.kind not in kinds and getattr(where, field) != getattr(plain, field):
+            raise InputError(f"placement.{field}: means nothing with placement.kind={where.kind}; leave it out")
+    config.algorithm.check(config.model)
 
 
 def config_sha256(config: TrainConfig) -> str:

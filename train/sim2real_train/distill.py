@@ -19,11 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sim2real.arguments import check_number
 from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import Acted, Behaviour
 from sim2real_train.descent import Descent
+from sim2real_train.limits import Count, Positive, Share, Small, Steps
 from sim2real_train.models import Actor, ModelConfig
 from sim2real_train.moments import Moments
 from sim2real_train.rollout import Rollout, Sequences
@@ -47,28 +47,39 @@ class DistillConfig(
 
     teacher: TeacherRef
     """Who is imitated."""
-    num_steps: int = 24
+    num_steps: Steps = 24
     """Control steps per environment and iteration, T: gradients flow back through so many at most."""
-    epochs: int = 4
+    epochs: Count = 4
     """Passes over the rollouts."""
-    minibatches: int = 4
+    minibatches: Count = 4
     """Gradient steps per pass and rollout."""
-    rollouts: int = 1
+    rollouts: Count = 1
     """How many of the newest rollouts each iteration learns from."""
     loss: Literal["mse", "huber"] = "mse"
     """Of the difference from the teacher's action: its square, or Huber's, which outliers pull at less."""
-    huber_delta: float = 0.1
+    huber_delta: Positive = 0.1
     """Difference, in units of the action, from which on Huber's loss is linear."""
-    learning_rate: float = 1e-3
+    learning_rate: Small = 1e-3
     """Of every iteration."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Positive = 1.0
     """Length that gradients are cut to."""
-    noise_std: float = 0.05
+    noise_std: Small = 0.05
     """Standard deviation of the noise on the actions while experience is collected, in units of the action."""
-    teacher_share: float = 1.0
+    teacher_share: Share = 1.0
     """β: the share of the environments where the teacher acts, in the first iteration; it falls to 0 linearly."""
-    teacher_share_updates: int = 20
+    teacher_share_updates: Count = 20
     """Iterations until β is 0."""
+
+    def check(self, model: ModelConfig) -> None:
+        """Check what no field says alone.
+
+        Raises:
+            InputError: The student is to see what no robot measures, or has a critic's memory and no critic.
+        """
+        if model.privileged:
+            raise InputError("model.privileged: a student acts on what a robot measures; the teacher may be privileged")
+        if model.recurrent_critic:
+            raise InputError("model.recurrent_critic: a student has no critic; leave it out")
 
     def share(self, version: int) -> float:
         """Return β for weights that have seen `version` updates."""
@@ -100,8 +111,6 @@ class Student(nn.Module):
         teacher_share: float,
         columns: npt.NDArray[np.intp] | None = None,
     ) -> None:
-        if config.privileged:
-            raise InputError("privileged: a student acts on what a robot measures; the teacher may be privileged")
         super().__init__()
         self.actor = Actor(config, observation_size, action_size, columns)
         # Among the weights, so that whoever acts with them acts with the β that belongs to them.
@@ -226,7 +235,6 @@ class DistillLearner(Algorithm):
         seed: int,
     ) -> None:
         super().__init__(model, observation_size, seed)
-        _check(config)
         self.student = model
         self.teacher = teacher
         self.config = config
@@ -307,14 +315,6 @@ class DistillLearner(Algorithm):
         self.lessons = []
         while own := _below(f"lessons/{len(self.lessons)}/", arrays):
             self.lessons.append(Lessons.of(own))
-
-
-def _check(config: DistillConfig) -> None:
-    for name in ("epochs", "minibatches", "rollouts", "teacher_share_updates"):
-        check_number(name, getattr(config, name), low=1, inclusive=True)
-    for name in ("huber_delta", "max_grad_norm", "noise_std"):
-        check_number(name, getattr(config, name))
-    check_number("teacher_share", config.teacher_share, high=1, inclusive=True)
 
 
 def _below(prefix: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

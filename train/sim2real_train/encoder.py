@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
 from sim2real.observation import ObservationBuilder
+from sim2real_train.limits import Width
 
 __all__ = ["ConvConfig", "ConvEncoder", "term_columns"]
 
@@ -22,14 +24,14 @@ class ConvConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     term: str
     """Name of the term in the contract."""
-    grid: tuple[int, int] | None = None
+    grid: tuple[Width, Width] | None = None
     """Rows and columns of a term that is a grid, row by row; its frames are then the channels of 2-D convolutions.
     None: 1-D convolutions over the term's history, its elements being the channels."""
-    channels: tuple[int, ...] = (16, 16)
+    channels: Annotated[tuple[Width, ...], msgspec.Meta(min_length=1)] = (16, 16)
     """Channels that each layer puts out."""
-    kernel: int = 3
+    kernel: Width = 3
     """Length of the kernels, in frames or cells of the grid."""
-    stride: int = 1
+    stride: Width = 1
     """Step of the kernels, likewise."""
 
 
@@ -90,10 +92,6 @@ class ConvEncoder(nn.Module):
 
     def _add_layers(self, config: ConvConfig, activation: type[nn.Module]) -> tuple[int, ...]:
         """Append the layers; return the shape of what they put out."""
-        if not config.channels or min(*config.channels, config.kernel, config.stride) < 1:
-            raise InputError(
-                f"encoder: expected one layer or more, and channels, kernel and stride of 1 or more, got {config}"
-            )
         convolution = nn.Conv1d if config.grid is None else nn.Conv2d
         inputs, *extent = self.shape
         for outputs in config.channels:

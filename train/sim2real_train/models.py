@@ -7,7 +7,7 @@ memory, layers, deterministic head. What is exported is the very module that was
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from torch import nn
 from sim2real.contract import Model, PolicyContract, RecurrentState
 from sim2real.errors import InputError
 from sim2real_train.encoder import ConvConfig, ConvEncoder, term_columns
+from sim2real_train.limits import Width
 from sim2real_train.memory import CELLS, run_sequence
 from sim2real_train.moments import Moments
 
@@ -39,13 +40,13 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "tanh": nn.Tanh, "rel
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shape of the networks."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Annotated[tuple[Width, ...], msgspec.Meta(min_length=1)] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["elu", "tanh", "relu", "silu"] = "elu"
     """What follows each hidden layer and each convolution."""
     recurrent: Literal["none", "gru", "lstm"] = "none"
     """Which memory the actor has before its hidden layers."""
-    recurrent_size: int = 32
+    recurrent_size: Width = 32
     """Width of that memory."""
     recurrent_critic: bool = False
     """Whether the critic has a memory of its own, of the same kind and width."""
@@ -53,7 +54,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Convolutions over one term of the observation, in actor and critic; None: it enters like the others."""
     privileged: bool = False
     """Whether the actor reads what the critic sees: a teacher (`DistillConfig`), which no robot can run."""
-    initial_std: float = 0.7
+    initial_std: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] = 0.7
     """Standard deviation of the exploration noise at the start, in units of the action."""
 
 
@@ -271,10 +272,6 @@ class Critic(Network):
     """V: what it sees, raw, and its own state in, value, shape [B], and next state out."""
 
     def __init__(self, config: ModelConfig, observation_size: int, columns: npt.NDArray[np.intp] | None = None) -> None:
-        if config.recurrent_critic and config.recurrent == "none":
-            raise InputError(
-                "recurrent_critic: the critic's memory is of the actor's kind; choose recurrent gru or lstm"
-            )
         super().__init__(config, observation_size, 1, memory=config.recurrent_critic, columns=columns, output_gain=1.0)
 
     def head(self, features: torch.Tensor) -> torch.Tensor:

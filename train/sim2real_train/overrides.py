@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sim2real.errors import InputError
+from sim2real_train.limits import allowed_of
 
 __all__ = ["Field", "describe", "override"]
 
@@ -78,7 +79,10 @@ def _set(config: _Config, name: str, path: list[str], value: object, option: str
     try:
         return msgspec.convert(plain, type(config))
     except msgspec.ValidationError as error:
-        raise InputError(f"{option}: {name}: {error}; it is {getattr(config, field)!r} now") from error
+        wanted = allowed_of(config, field) or str(error).removeprefix("Expected ")
+        raise InputError(
+            f"{option}: {name}: expected {wanted}, got {value!r}; it is {getattr(config, field)!r} now"
+        ) from error
 
 
 def _parsed(value: str) -> object:

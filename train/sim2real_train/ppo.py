@@ -7,7 +7,6 @@ one small minibatch is too noisy to steer by.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -22,7 +21,8 @@ from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import GaussianBehaviour
 from sim2real_train.flat import FlatParameters
 from sim2real_train.gae import gae, vtrace
-from sim2real_train.models import ActorCritic
+from sim2real_train.limits import Coefficient, Count, Discount, Positive, Share, Small, Steps
+from sim2real_train.models import ActorCritic, ModelConfig
 from sim2real_train.moments import Moments
 from sim2real_train.ppo_loss import gaussian_log_prob, gradient_for
 from sim2real_train.reflection import Reflections
@@ -35,60 +35,60 @@ __all__ = ["PpoConfig", "PpoLearner", "adapt_learning_rate"]
 class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="algo", tag="ppo"):
     """How a rollout is learned from."""
 
-    num_steps: int = 32
+    num_steps: Steps = 32
     """Control steps per environment and iteration, T."""
-    epochs: int = 5
+    epochs: Count = 5
     """Passes over each rollout."""
-    minibatches: int = 4
+    minibatches: Count = 4
     """Gradient steps per pass."""
-    discount: float = 0.98
+    discount: Discount = 0.98
     """γ."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """λ."""
-    clip: float = 0.2
+    clip: Positive = 0.2
     """ε: how far the probability of an action may move before the objective is flat."""
-    weight_limit: float = 2.0
+    weight_limit: Positive = 2.0
     """Samples whose weight (see `Samples.weights`) is more than this do not count."""
     advantage: Literal["gae", "vtrace"] = "gae"
     """How advantages and value targets are estimated; vtrace corrects for the policy that acted where it is older."""
-    vtrace_limit: float = 1.0
+    vtrace_limit: Positive = 1.0
     """ρ̄ and c̄ of vtrace: weights above it do not count."""
-    value_clip: float | None = None
+    value_clip: Positive | None = None
     """How far a value may move before its loss is flat; of normalised values if they are; None: as far as it likes."""
     normalize_values: bool = False
     """Whether the critic learns values in units of the standard deviation of all targets so far, less their mean."""
-    value_coefficient: float = 1.0
+    value_coefficient: Coefficient = 1.0
     """Weight of the value's loss."""
-    entropy_coefficient: float = 0.01
+    entropy_coefficient: Share = 0.01
     """Weight of the policy's entropy."""
     symmetry: Literal["none", "augment", "loss"] = "none"
     """What is made of the task's mirror, if it has one: augment learns from the images of all samples too, loss adds
     the square distance between what the actor does in the mirror and the image of what it does."""
-    symmetry_coefficient: float = 1.0
+    symmetry_coefficient: Coefficient = 1.0
     """Weight of that distance."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Positive = 1.0
     """Length that gradients are cut to."""
-    learning_rate: float = 1e-3
+    learning_rate: Small = 1e-3
     """Of the first iteration."""
-    learning_rate_bounds: tuple[float, float] = (1e-5, 2e-3)
+    learning_rate_bounds: tuple[Small, Small] = (1e-5, 2e-3)
     """Between which it follows the policy's change."""
-    desired_kl: float = 0.01
+    desired_kl: Small = 0.01
     """KL divergence of one iteration that the learning rate is steered to, and twice which ends it."""
 
-    def __post_init__(self) -> None:
-        """Check the ranges of what has no option of its own, which the command line checks."""
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise InputError(f"algorithm.{name}: expected an integer from 1, got {getattr(self, name)}")
-        for name in ("clip", "max_grad_norm", "weight_limit"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise InputError(f"algorithm.{name}: expected a finite number > 0, got {getattr(self, name)}")
-        if not 0.0 <= self.value_coefficient < math.inf:
+    def check(self, model: ModelConfig) -> None:
+        """Check what no field says alone.
+
+        Raises:
+            InputError: The bounds of the learning rate are in the wrong order, or the critic is to have a memory and
+                the actor none.
+        """
+        low, high = self.learning_rate_bounds
+        if not low <= high:
+            raise InputError(f"algorithm.learning_rate_bounds: expected low <= high, got {self.learning_rate_bounds}")
+        if model.recurrent_critic and model.recurrent == "none":
             raise InputError(
-                f"algorithm.value_coefficient: expected a finite number >= 0, got {self.value_coefficient}"
+                "model.recurrent_critic: the critic's memory is of the actor's kind; choose model.recurrent gru or lstm"
             )
-        if not 0.0 <= self.gae_lambda <= 1.0:
-            raise InputError(f"algorithm.gae_lambda: expected a number from 0 to 1, got {self.gae_lambda}")
 
 
 def adapt_learning_rate(learning_rate: float, kl: float, config: PpoConfig) -> float:

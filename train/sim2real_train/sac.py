@@ -21,6 +21,8 @@ from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import SquashedBehaviour
 from sim2real_train.descent import Descent
+from sim2real_train.limits import Count, Discount, Finite, Positive, Small, Steps, Width
+from sim2real_train.models import ModelConfig
 from sim2real_train.moments import Moments
 from sim2real_train.replay_buffer import ReplayBuffer, Transitions, transitions_of
 from sim2real_train.rollout import Rollout
@@ -32,42 +34,62 @@ __all__ = ["SacConfig", "SacLearner", "project", "squashed_log_prob"]
 class SacConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="algo", tag="sac"):
     """How a replay buffer is filled and learned from."""
 
-    num_steps: int = 16
+    num_steps: Steps = 16
     """Control steps per environment and iteration, T."""
-    updates: int = 24
+    updates: Count = 24
     """Gradient steps of the critics per iteration."""
-    actor_every: int = 2
+    actor_every: Count = 2
     """Of how many of them one is also one of the actor and of the temperature."""
-    batch_size: int = 512
+    batch_size: Count = 512
     """Transitions per gradient step and replica."""
-    n_steps: int = 8
+    n_steps: Count = 8
     """Steps of which the rewards are summed before a critic is asked, at most: a rollout's end cuts them short."""
-    discount: float = 0.97
+    discount: Discount = 0.97
     """γ."""
-    learning_rate: float = 1e-3
+    learning_rate: Small = 1e-3
     """Of actor, critics and temperature."""
-    max_grad_norm: float = 10.0
+    max_grad_norm: Positive = 10.0
     """Of actor and critics, each."""
-    polyak: float = 0.02
+    polyak: Small = 0.02
     """How far the target critics follow the critics in one gradient step."""
     pessimistic: bool = False
     """Whether the lower of the two critics counts; otherwise their mean."""
-    atoms: int = 51
+    atoms: Width = 51
     """Returns that the critics learn the distribution over; 1: they learn the expected return by its squared error."""
-    value_range: tuple[float, float] = (-2.0, 2.0)
+    value_range: tuple[Finite, Finite] = (-2.0, 2.0)
     """Smallest and largest of those, with rewards scaled by 1 − γ: about the lowest and the highest reward of a step,
     entropy's worth included. What is beyond cannot be told apart; the figure `q_at_ends` says how much that is."""
-    initial_alpha: float = 3e-4
+    initial_alpha: Positive = 3e-4
     """Temperature at the start: what a nat of entropy is worth."""
-    target_entropy: float = -1.0
+    target_entropy: Finite = -1.0
     """Entropy [nat] per element of the action that the temperature is steered to; uniform actions have log 2."""
-    buffer_size: int = 262_144
+    buffer_size: Count = 262_144
     """Transitions that each replica's replay buffer holds; the oldest make place."""
-    learning_starts: int = 8192
+    learning_starts: Count = 8192
     """Transitions in it without which nothing is learned, after a resume too unless `checkpoint_buffer`."""
     checkpoint_buffer: bool = False
     """Whether checkpoints hold the replay buffer, which makes resuming exact, and them large. Otherwise a resumed run
     first fills it anew with what the learned policy does."""
+
+    def check(self, model: ModelConfig) -> None:
+        """Check what no field says alone.
+
+        Raises:
+            InputError: Learning would never start, the returns have no order, or the actor is to have a memory.
+        """
+        if self.learning_starts > self.buffer_size:
+            raise InputError(
+                f"algorithm.learning_starts: expected at most algorithm.buffer_size ({self.buffer_size}), got "
+                f"{self.learning_starts}"
+            )
+        low, high = self.value_range
+        if self.atoms > 1 and not low < high:
+            raise InputError(f"algorithm.value_range: expected low < high, got {self.value_range}")
+        if model.recurrent != "none" or model.recurrent_critic:
+            raise InputError(
+                "model.recurrent: SAC learns from single steps in any order, which gives a memory nothing to learn "
+                f"from; expected none, got {model.recurrent}: choose none, or PPO"
+            )
 
 
 def squashed_log_prob(raw: torch.Tensor, means: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
@@ -131,7 +153,6 @@ class SacLearner(Algorithm):
         self, model: SacModel, config: SacConfig, average: Average, *, observation_size: int, seed: int
     ) -> None:
         super().__init__(model, observation_size, seed)
-        _check(config)
         self.sac_model = model
         self.behaviour = self._squashed = SquashedBehaviour(model.actor, model.log_std)
         self.config = config
@@ -291,13 +312,3 @@ class SacLearner(Algorithm):
         """Go on exactly from what `optimizer_state` returned."""
         for descent in self._descents:
             descent.load_state(arrays)
-
-
-def _check(config: SacConfig) -> None:
-    if not config.learning_starts <= config.buffer_size:
-        raise InputError(
-            f"learning_starts: expected at most buffer_size ({config.buffer_size}), got {config.learning_starts}"
-        )
-    low, high = config.value_range
-    if config.atoms > 1 and not low < high:
-        raise InputError(f"value_range: expected low < high, got {config.value_range}")

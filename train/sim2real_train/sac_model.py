@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sim2real.errors import InputError
 from sim2real_train.behaviour import SquashedBehaviour
 from sim2real_train.models import Actor, ModelConfig, ObservationNormalizer, make_encoder, make_mlp
 from sim2real_train.moments import Moments
@@ -75,7 +74,7 @@ class SacModel(nn.Module):
         initial_alpha: Temperature at the start.
 
     Raises:
-        InputError: The actor is to have a memory, or the encoder does not fit the observation.
+        InputError: The encoder does not fit the observation.
     """
 
     def __init__(
@@ -90,11 +89,6 @@ class SacModel(nn.Module):
         initial_alpha: float = 0.1,
     ) -> None:
         super().__init__()
-        if config.recurrent != "none":
-            raise InputError(
-                f"recurrent: SAC learns from single steps in any order, which gives a memory nothing to learn from; "
-                f"expected none, got {config.recurrent}: choose none, or PPO"
-            )
         seen = critic_observation_size if config.privileged else observation_size
         self.actor = Actor(config, seen, action_size, columns)
         self.log_std = SquashedBehaviour.log_std_layer(self.actor, config.initial_std)

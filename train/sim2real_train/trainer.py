@@ -17,8 +17,9 @@ from sim2real.randomization import RandomizationFile
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.actors import WorkerLostError
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
+from sim2real_train.checks import check_run
 from sim2real_train.config import TrainConfig
-from sim2real_train.environments import check_task, verdict
+from sim2real_train.environments import verdict
 from sim2real_train.evaluate import Evaluation
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
@@ -90,7 +91,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
             another training is writing to it, or it cannot be written to.
         TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
-    check_task(config)
+    check_run(config)
     with claimed(out):
         if not resume:
             _check_fresh(out)

@@ -45,7 +45,7 @@ class TuneArgs:
     """Name of the task."""
     out: Path
     """Folder of the search."""
-    space: tuple[str, ...]
+    space: tyro.conf.UseAppendAction[tuple[str, ...]]
     """What is drawn: NAME=LOW..HIGH (evenly), NAME=log:LOW..HIGH (evenly in the logarithm) or NAME=A|B|C, where NAME is
     a field as of `sim2real train --show`, e.g. algorithm.learning_rate=log:1e-4..1e-2 'model.activation=elu|tanh'."""
     trials: int = 8
@@ -61,7 +61,7 @@ class TuneArgs:
     """Iterations that every trial may make before it can be ended."""
     seed: int = 0
     """Seeds what is drawn."""
-    train_args: tuple[str, ...] = ()
+    train_args: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Further options of every training, e.g. --train-args=--num-envs=128."""
 
 
