@@ -62,7 +62,6 @@ class Colocated:
         collected: list[Collected] = self._timed("collect")
         for each in collected:
             self._stages.add(each, env_steps=self._env_steps // len(self._workers))
-            self._stages.add_staleness(0)
         return collected
 
     def score(self) -> list[Moments]:
@@ -84,15 +83,18 @@ class Colocated:
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the workers share the starts equally, rounded up."""
         share = math.ceil(starts / len(self._workers))
-        return self._each("evaluate", [(share, seed + rank) for rank in range(len(self._workers))])
+        with self._stages.spend("evaluate"):
+            return self._each("evaluate", [(share, seed + rank) for rank in range(len(self._workers))])
 
     def states(self) -> list[WorkerState]:
         """Return what each worker needs to go on exactly from here."""
-        return self._all("state")
+        with self._stages.spend("save"):
+            return self._all("state")
 
     def learner(self) -> dict[str, Arrays]:
         """Return weights and optimiser; those of the first worker, because all have the same."""
-        return answers([self._workers[0].learner_state.remote()])[0]
+        with self._stages.spend("save"):
+            return answers([self._workers[0].learner_state.remote()])[0]
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on exactly from a checkpoint."""

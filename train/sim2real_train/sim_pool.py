@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from tqdm import tqdm
 
 from sim2real.errors import InputError
 from sim2real_train.actors import WorkerLostError, answers, died, free, ready
@@ -46,6 +48,8 @@ class _Sim:
     """Reference to its next answer: of being built, or what a chunk is like; None: it is idle."""
     ticket: Ticket | None = None
     chunk: Any = None
+    began: float = 0.0
+    """When it was asked for the chunk [s]."""
     deaths: int = 0
     """Workers of this rank that died since one finished a chunk."""
     idle_since: int = 0
@@ -72,6 +76,7 @@ class SimPool:
         self._patience = patience
         self._sims: list[_Sim] = []
         self.replaced = 0
+        self._busy_seconds = 0.0
         self._events = 0
         self._last_alive = time.monotonic()
         for _ in range(count):
@@ -84,6 +89,11 @@ class SimPool:
     def building(self) -> int:
         """Workers that are not ready for their first chunk, be it because the cluster has no place for them."""
         return sum(sim.call is not None and sim.ticket is None for sim in self._sims)
+
+    def busy_seconds(self) -> float:
+        """Return how long the workers have been at chunks until now, all together, in vain or not."""
+        now = time.monotonic()
+        return self._busy_seconds + sum(now - sim.began for sim in self._sims if sim.ticket is not None)
 
     def join(self) -> None:
         """Start one worker more."""
@@ -104,7 +114,7 @@ class SimPool:
             version: Of the weights.
         """
         sim = self._sims[ticket.rank]
-        sim.ticket = ticket
+        sim.ticket, sim.began = ticket, time.monotonic()
         sim.call, sim.chunk = sim.actor.collect.options(num_returns=2).remote(weights, version)
 
     def wait(self, others: Sequence[Any] = (), *, timeout: float = 1.0) -> Finished | Lost | None:
@@ -162,8 +172,8 @@ class SimPool:
             if not died(error):
                 answers([sim.call])
             return self._replace(sim)
-        ticket, chunk = sim.ticket, sim.chunk
-        sim.call, sim.ticket, sim.chunk = None, None, None
+        chunk, ticket = sim.chunk, self._end_chunk(sim)
+        sim.call = None
         self._events += 1
         sim.idle_since = self._events
         if ticket is None:
@@ -179,11 +189,22 @@ class SimPool:
                 f"{sim.deaths} simulator workers of rank {sim.rank} died one after the other before one finished a "
                 "chunk (killed, or out of memory): give fewer or smaller workers"
             )
-        ticket = sim.ticket
+        ticket = self._end_chunk(sim)
         # It may also be alive behind a broken connection, and would answer for its successor.
         ray.kill(sim.actor)
         sim.incarnation += 1
-        sim.ticket, sim.chunk = None, None
         sim.actor, sim.call = self._spawn(sim.rank, sim.incarnation)
         self.replaced += 1
+        # Past the progress bar, if there is one.
+        tqdm.write(
+            f"simulator worker {sim.rank} died (killed, or out of memory) and was replaced; the run goes on",
+            file=sys.stderr,
+        )
         return None if ticket is None else Lost(ticket)
+
+    def _end_chunk(self, sim: _Sim) -> Ticket | None:
+        """Account for the time of the chunk that a worker was at; return its ticket."""
+        ticket, sim.ticket, sim.chunk = sim.ticket, None, None
+        if ticket is not None:
+            self._busy_seconds += time.monotonic() - sim.began
+        return ticket

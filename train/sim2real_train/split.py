@@ -161,7 +161,8 @@ class Split(ABC):
             "waiting_chunks": float(self.admission.waiting),
             "spilled_bytes": float(spilled_bytes()),
         }
-        return self._stages.report(len(self.pool)) | counts | served
+        figures = self._stages.report(len(self.pool), busy_seconds=self.pool.busy_seconds())
+        return figures | counts | served
 
     def close(self) -> None:
         """End all workers; their places are free for others then."""
@@ -183,9 +184,11 @@ class Split(ABC):
         if batch is None:
             return None
         self._batch = sorted(batch, key=lambda arrival: arrival.ticket)
-        for arrival in self._batch:
-            self._stages.add_staleness(self.admission.version - arrival.version)
-        return [arrival.chunk[0].collected for arrival in self._batch]
+        infos = [arrival.chunk[0] for arrival in self._batch]
+        for arrival, info in zip(self._batch, infos, strict=True):
+            staleness = self.admission.version - arrival.version
+            self._stages.add(info.collected, env_steps=info.env_steps, staleness=staleness)
+        return [info.collected for info in infos]
 
     def _pump(self, others: Sequence[Any] = ()) -> None:
         """Begin what may begin, wait until a simulator worker or one of the `others` answers, and account for it."""
@@ -196,7 +199,7 @@ class Split(ABC):
         """Account for what became of a chunk."""
         if isinstance(news, Finished):
             info = news.info
-            self._stages.add(info.collected, env_steps=info.env_steps, moved_bytes=info.num_bytes + info.weight_bytes)
+            self._stages.add_bytes(info.num_bytes + info.weight_bytes)
             self.admission.finish(news.ticket, info.version, (info, news.chunk))
         elif isinstance(news, Lost):
             self.admission.lose(news.ticket)

@@ -22,6 +22,7 @@ class Stages:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._began = clock()
+        self._busy = 0.0
         self._clear()
 
     def _clear(self) -> None:
@@ -41,31 +42,35 @@ class Stages:
         finally:
             self._spent[stage] += self._clock() - began
 
-    def add(self, collected: Collected, *, env_steps: int, moved_bytes: int = 0) -> None:
-        """Count what a worker collected, and what travelled to it and from it."""
+    def add(self, collected: Collected, *, env_steps: int, staleness: int = 0) -> None:
+        """Count a chunk that is learned; it may have been collected before the last report."""
         self._simulation += collected.simulation_seconds
         self._inference += collected.inference_seconds
         self._env_steps += env_steps
-        self._bytes += moved_bytes
-
-    def add_staleness(self, staleness: int) -> None:
-        """Count a chunk that is learned."""
         self._staleness[staleness] += 1
 
-    def report(self, sim_workers: int) -> dict[str, float]:
+    def add_bytes(self, moved: int) -> None:
+        """Count what travelled between workers."""
+        self._bytes += moved
+
+    def report(self, sim_workers: int, *, busy_seconds: float | None = None) -> dict[str, float]:
         """Return the figures since the last report, and begin anew.
 
         Args:
             sim_workers: Number of workers that simulate.
+            busy_seconds: Time that they have spent on chunks since the run began, all together, those that are not
+                finished included; None: on those that were learned, each of them since the last report.
 
         Returns:
             ``wall_seconds``; ``<stage>_seconds`` of the controller's stages; ``simulation_seconds`` and
-            ``inference_seconds``, the mean over workers; ``sim_idle`` and ``learner_idle``, shares of the wall time;
-            ``env_steps_per_second`` and the same of each stage alone; ``moved_bytes``; ``staleness_mean``,
-            ``staleness_max`` and ``staleness_<k>``, the number of learned chunks that missed k updates.
+            ``inference_seconds`` of the chunks that were learned, the mean over workers; ``sim_idle`` and
+            ``learner_idle``, shares of the wall time in which that side had nothing to do; ``env_steps_per_second`` and
+            the same of each stage alone; ``moved_bytes``; ``staleness_mean``, ``staleness_max`` and
+            ``staleness_<k>``, the number of learned chunks that missed k updates.
         """
         now = self._clock()
         wall = max(now - self._began, 1e-9)
+        busy = self._busy_since(busy_seconds)
         workers = max(sim_workers, 1)
         seconds = dict(self._spent) | {
             "simulation": self._simulation / workers,
@@ -81,7 +86,7 @@ class Stages:
         figures |= {
             "wall_seconds": wall,
             "env_steps_per_second": self._env_steps / wall,
-            "sim_idle": max(0.0, 1.0 - (self._simulation + self._inference) / (workers * wall)),
+            "sim_idle": max(0.0, 1.0 - busy / (workers * wall)),
             "learner_idle": max(0.0, 1.0 - learner / wall),
             "moved_bytes": float(self._bytes),
         }
@@ -89,6 +94,13 @@ class Stages:
         self._began = now
         self._clear()
         return figures
+
+    def _busy_since(self, total: float | None) -> float:
+        """Return how long simulators were busy since the last report, all together [s]."""
+        if total is None:
+            return self._simulation + self._inference
+        before, self._busy = self._busy, total
+        return total - before
 
     def _staleness_figures(self) -> dict[str, float]:
         if not self._staleness:
