@@ -13,10 +13,11 @@ from sim2real.errors import InputError
 from sim2real.tasks import get_task
 from sim2real_train.algorithm import Average
 from sim2real_train.checkpoint import State, write_checkpoint
+from sim2real_train.commands import EvaluateArgs, run_evaluate
 from sim2real_train.config import TrainConfig, check_config
 from sim2real_train.distill import DistillConfig, DistillLearner, Lessons, Student, TeacherRef, imitation_loss
 from sim2real_train.environments import check_task
-from sim2real_train.evaluate import evaluate
+from sim2real_train.evaluate import evaluate, run_episodes
 from sim2real_train.export import export
 from sim2real_train.models import Actor, ModelConfig
 from sim2real_train.moments import Moments
@@ -356,14 +357,27 @@ def test_a_student_is_exported_and_its_teacher_is_not(
     run(worker, 2)
     folder = save(worker, tmp_path / "student", 2)
     assert export(folder, tmp_path / "policy.s2r").passed
-    policy, task = load_subject(tmp_path / "policy.s2r")
+    policy, task, privileged = load_subject(tmp_path / "policy.s2r")
+    assert not privileged
     assert evaluate(policy, task, starts=1).starts == 1
     message = "no robot can run it; it is a teacher: train a student of it"
     with pytest.raises(InputError, match=message):
         export(teacher(ACROBOT, "none", True), tmp_path / "teacher.s2r")
-    with pytest.raises(InputError, match=message):
-        load_subject(teacher(ACROBOT, "none", True))
     assert not (tmp_path / "teacher.s2r").exists()
+
+
+@pytest.mark.parametrize("recurrent", ["none", "gru"])
+def test_a_teacher_is_judged_by_what_the_critic_sees(teacher: Callable[[str, str, bool], Path], recurrent: str) -> None:
+    """In the command as in training: the same episodes."""
+    folder = teacher(ACROBOT, recurrent, True)
+    outcome = run_evaluate(EvaluateArgs(policy=folder, starts=3, min_success=0.0, nominal=True))
+    assert outcome.result["privileged"]
+    assert "no robot measures" in outcome.summary
+    actor = load_teacher(teacher_at(folder), distill_config(folder), (11, 13, 1))
+    episodes = run_episodes(
+        TorchPolicy(actor), get_task(ACROBOT), starts=3, seed=1, randomization=None, privileged=True
+    )
+    assert outcome.result["mean_return"] == sum(episodes.returns) / 3
 
 
 def test_a_student_may_be_a_teacher(teacher: Callable[[str, str, bool], Path], tmp_path: Path) -> None:

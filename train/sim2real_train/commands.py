@@ -63,10 +63,11 @@ class EvaluateArgs:
 
 def run_export(args: ExportArgs) -> Outcome:
     """Export; the outcome is an `ExportResult`."""
+    check_seed(args.seed)
+    # What is wrong by itself is told before the libraries are loaded.
     from sim2real.signing import load_signing_key
     from sim2real_train.export import export
 
-    check_seed(args.seed)
     key = None if args.signing_key is None else load_signing_key(args.signing_key)
     result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed)
     lines = [
@@ -83,6 +84,8 @@ def run_export(args: ExportArgs) -> Outcome:
 
 def run_evaluate(args: EvaluateArgs) -> Outcome:
     """Evaluate; the outcome is an `Evaluation`."""
+    _check(args)
+    # What is wrong by itself is told before the libraries are loaded.
     import torch
 
     from sim2real.randomization import read_randomization, without_delays
@@ -91,15 +94,9 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
     from sim2real_train.evaluate import evaluate
     from sim2real_train.subject import load_subject
 
-    check_number("--starts", args.starts, low=1, high=_MOST_STARTS, inclusive=True)
-    check_seed(args.seed)
-    if not 0.0 <= args.min_success <= 1.0:
-        raise InputError(f"--min-success: expected a number from 0 to 1, got {args.min_success}")
     # The network is small: on a second thread it waits more than it computes, four times as long on a busy machine.
     torch.set_num_threads(1)
-    if args.nominal and args.randomization is not None:
-        raise InputError("--nominal: draws from no ranges; leave out --randomization")
-    policy, task = load_subject(args.policy)
+    policy, task, privileged = load_subject(args.policy)
     given = None if args.randomization is None else read_randomization(args.randomization)
     ranges = None if args.nominal else with_own_ranges(given, task)
     plants = "the nominal plant" if ranges is None else f"plants drawn from {len(ranges.parameters)} ranges"
@@ -107,10 +104,11 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
         task = msgspec.structs.replace(task, delays=delay_from_latency(args.latency, longest=MAX_DELAY))
         ranges = None if ranges is None else without_delays(ranges)
         plants += ", commands as late as measured"
-    result = evaluate(policy, task, starts=args.starts, seed=args.seed, randomization=ranges)
+    result = evaluate(policy, task, starts=args.starts, seed=args.seed, randomization=ranges, privileged=privileged)
     passed = result.success_rate >= args.min_success
     low, high = result.success_interval
     told = {"passed": passed, "min_success": args.min_success, "plants": plants, "seed": args.seed, "task": task.name}
+    told["privileged"] = privileged
     return Outcome(
         passed=passed,
         result=msgspec.structs.asdict(result) | told,
@@ -121,8 +119,18 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
             f"success: {result.criterion}\n"
             f"ended early: {result.ended_early:.1%}; reward per step: {_terms(result.terms)}\n"
             f"time to the goal: median {_seconds(result.median_time)}, 95th percentile {_seconds(result.p95_time)}"
+            + ("\na teacher: it read what the critic sees, which no robot measures" if privileged else "")
         ),
     )
+
+
+def _check(args: EvaluateArgs) -> None:
+    check_number("--starts", args.starts, low=1, high=_MOST_STARTS, inclusive=True)
+    check_seed(args.seed)
+    if not 0.0 <= args.min_success <= 1.0:
+        raise InputError(f"--min-success: expected a number from 0 to 1, got {args.min_success}")
+    if args.nominal and args.randomization is not None:
+        raise InputError("--nominal: draws from no ranges; leave out --randomization")
 
 
 def _terms(terms: dict[str, float]) -> str:

@@ -100,6 +100,7 @@ def evaluate(
     seed: int = 0,
     randomization: RandomizationFile | None = None,
     num_threads: int = 1,
+    privileged: bool = False,
 ) -> Evaluation:
     """Run one whole episode from each of `starts` random states, each on a plant of its own, and judge them.
 
@@ -110,6 +111,7 @@ def evaluate(
         seed: Seeds starts, plants and measurement noise.
         randomization: Ranges that each episode's plant is drawn from; None: the robot's nominal parameters.
         num_threads: Threads that step the simulation.
+        privileged: Whether the policy reads what a critic sees.
 
     Raises:
         InputError: The ranges are not those of the task's robot, or it cannot have them.
@@ -117,7 +119,13 @@ def evaluate(
     if randomization is not None:
         check_robot(randomization, task.robot, task.scene)
     episodes = run_episodes(
-        policy, task, starts=starts, seed=seed, randomization=randomization, num_threads=num_threads
+        policy,
+        task,
+        starts=starts,
+        seed=seed,
+        randomization=randomization,
+        num_threads=num_threads,
+        privileged=privileged,
     )
     return judge([episodes], task.goal.text)
 

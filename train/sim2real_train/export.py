@@ -19,6 +19,7 @@ from sim2real.tasks.base import task_identity, unpublished
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, read_checkpoint
 from sim2real_train.config import config_sha256
+from sim2real_train.environments import sizes_of
 from sim2real_train.models import Actor, encoder_columns
 from sim2real_train.onnx_graph import OPSET, actor_to_onnx
 from sim2real_train.parity import Parity, prove
@@ -63,9 +64,11 @@ def export(
         seed: Seeds the golden run's start states and noise.
 
     Raises:
-        InputError: The checkpoint is missing or damaged, or the bundle cannot be written.
+        InputError: The checkpoint is missing or damaged, or the bundle cannot be written; or the policy is a teacher,
+            which reads what no robot measures.
     """
     checkpoint = read_checkpoint(checkpoint_folder)
+    _check_deployable(checkpoint)
     task = task_of(checkpoint)
     actor = actor_of(checkpoint)
     contract = contract_of(checkpoint, task, actor)
@@ -113,21 +116,24 @@ def actor_of(checkpoint: Checkpoint) -> Actor:
     """Return the actor that a checkpoint holds the weights of.
 
     Raises:
-        InputError: A weight is not finite: training diverged; the weights do not fit the configured network; or it is
-            a teacher, which reads what no robot measures.
+        InputError: A weight is not finite: training diverged; or the weights do not fit the configured network.
     """
+    config = checkpoint.state.config
+    task = task_of(checkpoint)
+    contract = task.contract(unpublished(task))
+    observation_size = sizes_of(config)[1] if config.model.privileged else contract.model.observation_size
+    actor = Actor(config.model, observation_size, contract.model.action_size, encoder_columns(config.model, contract))
+    actor.load_weights(checkpoint.arrays["weights"])
+    return actor
+
+
+def _check_deployable(checkpoint: Checkpoint) -> None:
     config = checkpoint.state.config
     if config.model.privileged:
         raise InputError(
             "checkpoint: its policy reads what only a simulation knows, so that no robot can run it; it is a teacher: "
             f"train a student of it by sim2real train {config.task} --algo distill --teacher CHECKPOINT"
         )
-    task = task_of(checkpoint)
-    contract = task.contract(unpublished(task))
-    sizes = contract.model.observation_size, contract.model.action_size
-    actor = Actor(config.model, *sizes, encoder_columns(config.model, contract))
-    actor.load_weights(checkpoint.arrays["weights"])
-    return actor
 
 
 def contract_of(checkpoint: Checkpoint, task: Task, actor: Actor) -> PolicyContract:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,10 +16,19 @@ from sim2real_train.evaluate import BatchPolicy
 from sim2real_train.export import actor_of, task_of
 from sim2real_train.policy import OnnxPolicy, TorchPolicy
 
-__all__ = ["load_subject"]
+__all__ = ["Subject", "load_subject"]
 
 
-def load_subject(path: Path) -> tuple[BatchPolicy, Task]:
+class Subject(NamedTuple):
+    """What is judged."""
+
+    policy: BatchPolicy
+    task: Task
+    privileged: bool
+    """Whether the policy reads what a critic sees: a teacher."""
+
+
+def load_subject(path: Path) -> Subject:
     """Load the policy of a bundle or of a checkpoint folder, and the task it was trained for.
 
     Raises:
@@ -29,13 +39,14 @@ def load_subject(path: Path) -> tuple[BatchPolicy, Task]:
         path /= "checkpoint"
     if has_checkpoint(path):
         checkpoint = read_checkpoint(path)
-        return TorchPolicy(actor_of(checkpoint)), task_of(checkpoint)
+        privileged = checkpoint.state.config.model.privileged
+        return Subject(TorchPolicy(actor_of(checkpoint)), task_of(checkpoint), privileged)
     bundle = read_bundle(path)
     task = get_task(bundle.contract.identity.task, bundle.contract.identity.robot)
     _check_task(path, bundle.contract, task)
     if "float32" not in bundle.models:
         raise InputError(f"{path}: holds no float32 model to evaluate, only {', '.join(bundle.models)}")
-    return OnnxPolicy(bundle.models["float32"], bundle.contract.model), task
+    return Subject(OnnxPolicy(bundle.models["float32"], bundle.contract.model), task, privileged=False)
 
 
 def _check_task(path: Path, contract: PolicyContract, task: Task) -> None:
