@@ -26,6 +26,7 @@ __all__ = [
     "Commands",
     "Curriculum",
     "Event",
+    "Fetched",
     "Flags",
     "Goal",
     "Motion",
@@ -48,12 +49,25 @@ _BUILT_IN: Final = {
 }
 
 
-FETCHED: Final = {"g1-velocity-flat": "menagerie:unitree_g1"}
-"""Tasks whose robot may have to be downloaded when they are first used, and that robot."""
-
-
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen and named: the rules that all parts of a task share."""
+
+
+class Fetched(_Part, frozen=True):
+    """What is known of a task before its robot is there."""
+
+    robot: str
+    summary: str
+    """As of the task."""
+
+
+FETCHED: Final = {
+    "g1-velocity-flat": Fetched(
+        robot="menagerie:unitree_g1",
+        summary="Walk on two legs at the velocity that is asked for (±1 m/s, ±0.5 m/s, ±1 rad/s), and take pushes.",
+    )
+}
+"""Tasks whose robot may have to be downloaded when they are first used."""
 
 
 class Reward(_Part, frozen=True):

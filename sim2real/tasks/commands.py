@@ -17,23 +17,25 @@ class TasksArgs:
 
 
 def run_tasks(args: TasksArgs) -> Outcome:
-    """Describe every registered task; one whose robot may have to be fetched first is only named."""
+    """Describe every registered task; of one whose robot may have to be fetched first, what it is about."""
     rows = [_describe(name) for name in task_names()]
     return Outcome(passed=True, result={"tasks": rows}, summary="\n".join(_in_words(row) for row in rows))
 
 
 def _in_words(row: dict[str, Any]) -> str:
-    if "summary" not in row:
-        return f"{row['name']}\n    robot {row['robot']}, which is downloaded when the task is first used"
+    about = f"{row['name']}\n    {row['summary']}\n    robot {row['robot']}, "
+    if row["name"] in FETCHED:
+        return f"{about}which is downloaded when the task is first used"
+    actions = f"{row['action_size']} action{'s' if row['action_size'] > 1 else ''}"
     return (
-        f"{row['name']}\n    {row['summary']}\n    robot {row['robot']}, {row['control_rate_hz']:g} Hz, "
-        f"{row['observation_size']} observations, {row['action_size']} actions\n    success: {row['success']}"
+        f"{about}{row['control_rate_hz']:g} Hz, {row['observation_size']} observations, {actions}\n"
+        f"    success: {row['success']}"
     )
 
 
 def _describe(name: str) -> dict[str, Any]:
     if name in FETCHED:
-        return {"name": name, "robot": FETCHED[name]}
+        return {"name": name, "robot": FETCHED[name].robot, "summary": FETCHED[name].summary}
     task = get_task(name)
     contract = task.contract(unpublished(task))
     return {

@@ -7,12 +7,12 @@ from typing import Final
 from sim2real.errors import InputError
 from sim2real.robots import Robot, get_robot
 from sim2real.robots.mjcf import robot_from_mjcf
-from sim2real.tasks.base import Task
+from sim2real.tasks.base import FETCHED, Task
 from sim2real.tasks.velocity import Gait, velocity_task
 
 __all__ = ["TASK"]
 
-MODEL: Final = "menagerie:unitree_g1"
+_NAME: Final = "g1-velocity-flat"
 
 _GAINS: Final = {
     "hip": (100.0, 2.0),
@@ -74,10 +74,10 @@ def flat(robot: Robot) -> Task:
     return velocity_task(
         walker,
         gait,
-        name="g1-velocity-flat",
-        summary="Walk on two legs at the velocity that is asked for (±1 m/s, ±0.5 m/s, ±1 rad/s), and take pushes.",
+        name=_NAME,
+        summary=FETCHED[_NAME].summary,
         rebuild=flat,
     )
 
 
-TASK: Final = flat(get_robot(MODEL))
+TASK: Final = flat(get_robot(FETCHED[_NAME].robot))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import pytest
 from sim2real.errors import InputError
 from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationFile
 from sim2real.tasks import TaskEnv, get_task, pendulum_swingup
-from sim2real.tasks.base import Goal
+from sim2real.tasks.base import Goal, task_names
 from sim2real.tasks.commands import TasksArgs, run_tasks
 from sim2real.tasks.goal import success, time_to_goal
 
@@ -150,4 +151,8 @@ def test_tasks_command_describes_each_task() -> None:
     outcome = run_tasks(TasksArgs())
     assert outcome.passed
     assert outcome.result["tasks"][0]["control_rate_hz"] == 100.0
-    assert "pendulum-swingup" in outcome.summary
+    assert "robot pendulum, 100 Hz, 4 observations, 1 action\n" in outcome.summary
+    assert [row["name"] for row in outcome.result["tasks"]] == list(task_names())
+    for row in outcome.result["tasks"]:
+        assert re.fullmatch(r"[A-Z].{20,}\.", row["summary"]), row["name"]
+        assert f"{row['name']}\n    {row['summary']}\n" in outcome.summary
