@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from sim2real_train.auto import comparison, measure_curves, pick
+from sim2real_train.auto import beside, comparison, measure_curves, pick
 from sim2real_train.checkpoint import read_checkpoint
 from sim2real_train.plan import enumerate_placements
 from sim2real_train.ppo import PpoConfig
@@ -27,10 +28,10 @@ def test_a_placement_is_picked_from_all_that_fit() -> None:
     fitting = enumerate_placements(len(os.sched_getaffinity(0)), 0, num_envs=24)
     assert [each.candidate for each in choice.predictions] == fitting
     assert choice.chosen in choice.predictions
-    table = comparison(choice, 2.0 * choice.chosen.step_seconds).splitlines()
+    table = comparison(choice).splitlines()
     assert table[0].split() == ["placement", "sims", "learners", "threads", "step", "collect", "learn"]
     assert sum(line.endswith("<- chosen") for line in table) == 1
-    assert table[-1].endswith("(+100%)")
+    assert beside(choice, 2.0 * choice.chosen.step_seconds).endswith("(+100%)")
 
 
 @pytest.mark.slow
@@ -46,8 +47,12 @@ def test_the_command_prints_predicted_beside_measured(tmp_path: Path, capfd: pyt
         evaluate_starts=4,
     )
     outcome = run_train(args)
-    assert "measuring simulation, inference and updates" in capfd.readouterr().err
-    assert "a step of the chosen one: predicted " in outcome.summary
+    told = capfd.readouterr().err
+    assert "measuring simulation, inference and updates" in told
+    # The predictions once, before; what came of the chosen one beside its own, after.
+    assert told.count("<- chosen") == 1
+    assert "<- chosen" not in outcome.summary
+    assert len(re.findall("a step was predicted to take .* s, took .* s ", outcome.summary)) == 1
     before = read_checkpoint(tmp_path / "checkpoint").state.config
     # Another choice would be another run.
     assert "predicted" not in run_train(dataclasses.replace(args, iterations=4, resume=True)).summary

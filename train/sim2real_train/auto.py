@@ -32,7 +32,7 @@ from sim2real_train.rollout import Rollout
 if TYPE_CHECKING:
     from sim2real_train.trainer import TrainResult
 
-__all__ = ["Choice", "comparison", "measure_curves", "pick", "step_seconds", "with_placement"]
+__all__ = ["Choice", "beside", "comparison", "measure_curves", "pick", "step_seconds", "with_placement"]
 
 WARM_UP: Final = 1
 REPEATS: Final = 3
@@ -83,13 +83,8 @@ def with_placement(config: TrainConfig, candidate: Candidate) -> TrainConfig:
     return msgspec.structs.replace(config, num_workers=candidate.sims, placement=where)
 
 
-def comparison(choice: Choice, measured: float | None = None) -> str:
-    """Return a table of the best prediction of each kind, for people.
-
-    Args:
-        choice: What was found out.
-        measured: Time of a step [s] as the chosen placement then took it; None: not yet known.
-    """
+def comparison(choice: Choice) -> str:
+    """Return a table of the best prediction of each kind, for people."""
     widths = "{:<14} {:>4} {:>8} {:>7} {:>8} {:>8} {:>8}"
     lines = [widths.format("placement", "sims", "learners", "threads", "step", "collect", "learn")]
     for kind in ("colocated", "overlapped", "disaggregated"):
@@ -101,13 +96,16 @@ def comparison(choice: Choice, measured: float | None = None) -> str:
         seconds = (f"{each:.3f} s" for each in (best.step_seconds, best.collect_seconds, best.learn_seconds))
         row = widths.format(kind, where.sims, where.learners, where.threads, *seconds)
         lines.append(f"{row} <- chosen" if best == choice.chosen else row)
-    if measured is not None:
-        predicted = choice.chosen.step_seconds
-        lines.append(
-            f"a step of the chosen one: predicted {predicted:.3f} s, measured {measured:.3f} s "
-            f"({measured / predicted - 1.0:+.0%})"
-        )
     return "\n".join(lines)
+
+
+def beside(choice: Choice, measured: float) -> str:
+    """Return a line with the prediction of the chosen placement beside the time [s] that a step of it then took."""
+    where, predicted = choice.chosen.candidate, choice.chosen.step_seconds
+    return (
+        f"placement auto: {where.kind}, {where.sims} sims, {where.learners} learners: a step was predicted to take "
+        f"{predicted:.3f} s, took {measured:.3f} s ({measured / predicted - 1.0:+.0%})"
+    )
 
 
 def step_seconds(result: TrainResult) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import tyro
@@ -26,14 +26,16 @@ class ExportArgs:
     measurements; otherwise nothing is written and the exit code is 1.
     """
 
-    checkpoint: tyro.conf.Positional[Path]
+    checkpoint: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CHECKPOINT")]]
     """Checkpoint folder of a run, e.g. runs/demo/train/checkpoint."""
-    out: Path
+    out: Annotated[Path, tyro.conf.arg(metavar="BUNDLE")]
     """Where the bundle goes, e.g. policy.s2r."""
-    signing_key: Path | None = None
-    """Secret key from `sim2real keygen`; without it, a one-time key that shows integrity but not who signed."""
+    signing_key: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: a one-time key)")
+    ] = None
+    """Secret key from `sim2real keygen`; a one-time key shows integrity but not who signed."""
     seed: int = 0
-    """Seeds the golden run."""
+    """Seed of the golden run: recorded measurements and actions that every engine must reproduce."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +43,27 @@ class EvaluateArgs:
     """Measure a policy's success rate over whole episodes from random starts, and judge it against --min-success.
 
     Each episode has a start and a plant of its own. The policy acts without exploration noise, measurements are noisy.
+    A teacher, trained with --privileged, acts on what its critic saw. Ends with 0 if it passes and with 1 if not.
     """
 
-    policy: tyro.conf.Positional[Path]
-    """A bundle, or the checkpoint folder of a run."""
-    randomization: Path | None = None
-    """Ranges that the plants are drawn from, e.g. of `sim2real calib fit`, beside the task's own of what the file does
-    not name."""
+    policy: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="POLICY")]]
+    """A bundle (policy.s2r), the folder of a run (of which the last checkpoint is judged), or a checkpoint folder."""
+    randomization: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: the task's own ranges alone)")
+    ] = None
+    """Ranges that the plants are drawn from, e.g. of `sim2real calib fit`; what the file does not name is drawn from
+    the task's own."""
     nominal: bool = False
     """Judge the nominal robot: draw from no ranges."""
-    latency: Path | None = None
-    """Delays of commands as a bench measured them, in place of those of RANDOMIZATION: latency.json of
+    latency: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")] = None
+    """Delays of commands as a bench measured them, in place of those of the ranges: latency.json of
     `sim2real hil run`."""
     starts: int = 256
     """Number of episodes."""
     min_success: float = 0.95
-    """Smallest success rate that passes."""
+    """Smallest success rate that passes, 0 to 1."""
     seed: int = 1
-    """Seeds starts, plants and noise."""
+    """Seed of starts, plants and noise."""
 
 
 def run_export(args: ExportArgs) -> Outcome:

@@ -60,7 +60,7 @@ class DistillConfig(
     huber_delta: Positive = 0.1
     """Difference, in units of the action, from which on Huber's loss is linear."""
     learning_rate: Small = 1e-3
-    """Of every iteration."""
+    """Step size of the optimiser in every iteration."""
     max_grad_norm: Positive = 1.0
     """Length that gradients are cut to."""
     noise_std: Small = 0.05

@@ -53,7 +53,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     encoder: ConvConfig | None = None
     """Convolutions over one term of the observation, in actor and critic; None: it enters like the others."""
     privileged: bool = False
-    """Whether the actor reads what the critic sees: a teacher (`DistillConfig`), which no robot can run."""
+    """Whether the actor reads what the critic sees: a teacher to be distilled, which no robot can run."""
     initial_std: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] = 0.7
     """Standard deviation of the exploration noise at the start, in units of the action."""
 

@@ -28,6 +28,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     meaning: str
     """The docstring below it; empty if it has none."""
+    allowed: str
+    """What it may be, in words; empty where its value shows that."""
 
 
 def describe(config: msgspec.Struct, prefix: str = "") -> list[Field]:
@@ -39,7 +41,8 @@ def describe(config: msgspec.Struct, prefix: str = "") -> list[Field]:
         if isinstance(value, msgspec.Struct):
             rows += describe(value, f"{prefix}{name}.")
         else:
-            rows.append(Field(name=prefix + name, value=msgspec.to_builtins(value), meaning=meanings.get(name, "")))
+            plain, meaning = msgspec.to_builtins(value), meanings.get(name, "")
+            rows.append(Field(name=prefix + name, value=plain, meaning=meaning, allowed=allowed_of(config, name)))
     return rows
 
 

@@ -42,13 +42,14 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     minibatches: Count = 4
     """Gradient steps per pass."""
     discount: Discount = 0.98
-    """γ."""
+    """γ: worth of a reward one control step later, as a share of the same reward now."""
     gae_lambda: Share = 0.95
-    """λ."""
+    """λ: 0 believes the critic's values, 1 the rewards that followed."""
     clip: Positive = 0.2
     """ε: how far the probability of an action may move before the objective is flat."""
     weight_limit: Positive = 2.0
-    """Samples whose weight (see `Samples.weights`) is more than this do not count."""
+    """How many times as likely as under the older weights that acted an action may be now; a sample beyond does not
+    count."""
     advantage: Literal["gae", "vtrace"] = "gae"
     """How advantages and value targets are estimated; vtrace corrects for the policy that acted where it is older."""
     vtrace_limit: Positive = 1.0
@@ -69,9 +70,9 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_grad_norm: Positive = 1.0
     """Length that gradients are cut to."""
     learning_rate: Small = 1e-3
-    """Of the first iteration."""
+    """Step size of the optimiser in the first iteration; later ones follow `desired_kl`."""
     learning_rate_bounds: tuple[Small, Small] = (1e-5, 2e-3)
-    """Between which it follows the policy's change."""
+    """Least and largest of the later ones."""
     desired_kl: Small = 0.01
     """KL divergence of one iteration that the learning rate is steered to, and twice which ends it."""
 

@@ -45,9 +45,9 @@ class SacConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     n_steps: Count = 8
     """Steps of which the rewards are summed before a critic is asked, at most: a rollout's end cuts them short."""
     discount: Discount = 0.97
-    """γ."""
+    """γ: worth of a reward one control step later, as a share of the same reward now."""
     learning_rate: Small = 1e-3
-    """Of actor, critics and temperature."""
+    """Step size of the optimisers of actor, critics and temperature."""
     max_grad_norm: Positive = 10.0
     """Of actor and critics, each."""
     polyak: Small = 0.02

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 import tyro
 
-from sim2real.arguments import EngineName, check_number
+from sim2real.arguments import EngineName, check_number, short
 from sim2real.command import Outcome
 from sim2real.errors import InputError
 
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from sim2real_train.config import PlacementConfig, TrainConfig
     from sim2real_train.placements import Machines
     from sim2real_train.presets import Preset
-    from sim2real_train.trainer import TrainResult
+    from sim2real_train.trainer import Schedule, TrainResult
 
-__all__ = ["TrainArgs", "run_train"]
+__all__ = ["TrainArgs", "config_of", "run_train"]
 
 _LIMITS: Final = {
-    "iterations": 1e9,
-    "save_every": 1e9,
-    "evaluate_every": 1e9,
-    "evaluate_starts": 1e6,
-    "sim_threads": 1024,
+    "iterations": (1, 1e9),
+    "save_every": (1, 1e9),
+    "evaluate_every": (1, 1e9),
+    "evaluate_starts": (1, 1e6),
+    "restarts": (0, 1e6),
+    "sim_threads": (1, 1024),
+    "max_workers": (0, 1024),
 }
-"""Largest whole numbers that may be asked for: more is a slip of the keyboard, and would not fit into memory."""
-_MOST_RESTARTS: Final = 1e6
-_MOST_WORKERS: Final = 1024
+"""Least and largest whole numbers of options that are no settings: more is a slip of the keyboard."""
+_CHOSEN_BY_AUTO: Final = ("workers", "sim_threads", "learners", "max_staleness", "inference")
 _OF_MODEL: Final = {name: name for name in ("recurrent", "hidden", "initial_std")}
 _OF_ALGORITHM: Final = {
     "num_steps": "num_steps",
@@ -42,6 +43,10 @@ _OF_ALGORITHM: Final = {
     "discount": "discount",
 }
 """Options for the settings that are changed most often, and the fields that they set."""
+
+_OF_PRESET: Final = "(default: that of the task's preset; --show tells it)"
+Whole: TypeAlias = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=_OF_PRESET)]
+Number: TypeAlias = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=_OF_PRESET)]
 
 
 @dataclass(frozen=True)
@@ -53,85 +58,101 @@ class TrainArgs:
     it exactly.
     """
 
-    task: tyro.conf.Positional[str]
+    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """Name of the task; `sim2real tasks` lists them."""
-    out: Path
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the run."""
-    algo: Literal["ppo", "sac", "distill"] | None = None
-    """How is learned; without this, as suits the task. ppo: from many environments, with each step used a few times.
-    sac: from few, with each step used many times. distill: the policy imitates --teacher on what it can measure
-    itself."""
-    teacher: Path | None = None
-    """Checkpoint folder of the policy to imitate, which may be --privileged."""
+    algo: Annotated[
+        Literal["ppo", "sac", "distill"] | None,
+        tyro.conf.arg(metavar="{ppo,sac,distill}", help_behavior_hint="(default: what suits the task)"),
+    ] = None
+    """Algorithm. ppo: proximal policy optimisation, many environments, each step used a few times. sac: soft
+    actor-critic, fewer environments, each step used many times. distill: the policy imitates --teacher, on what a
+    robot measures."""
+    teacher: Annotated[Path | None, tyro.conf.arg(metavar="CHECKPOINT", help_behavior_hint="(default: none)")] = None
+    """For --algo distill: checkpoint folder of the policy to imitate, which may be a --privileged one."""
     privileged: bool = False
-    """The policy reads all that the critic sees: a teacher for --algo distill, which no robot can be driven by."""
-    robot: str | None = None
-    """Another model of the task's robot: a path to an MJCF, menagerie:NAME, or a name from `sim2real robots`. Its
+    """The policy reads all that the critic sees. No robot can measure that: it is a teacher for --algo distill."""
+    robot: Annotated[str | None, tyro.conf.arg(metavar="ROBOT", help_behavior_hint="(default: the task's own)")] = None
+    """Another model of the task's robot: the path of an MJCF, menagerie:NAME, or a name from `sim2real robots`. Its
     physics is simulated; gains, ratings and default pose are the task's."""
     engine: EngineName = "mujoco"
-    """Which simulator: mujoco on the CPU, mujoco_warp on an NVIDIA GPU, newton for a comparison."""
-    randomization: Path | None = None
-    """Ranges that each episode's physics is drawn from, e.g. of `sim2real calib fit`, beside the task's own of what the
-    file does not name."""
-    latency: Path | None = None
+    """Simulator: mujoco on the CPU, mujoco_warp on an NVIDIA GPU, newton for a comparison."""
+    randomization: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: the task's own ranges alone)")
+    ] = None
+    """Ranges that each episode's physics is drawn from, e.g. of `sim2real calib fit`; what the file does not name is
+    drawn from the task's own."""
+    latency: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")] = None
     """Delays of commands as a bench measured them, in place of --command-delay: latency.json of `sim2real hil run`."""
-    iterations: int | None = None
-    """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps. Without
-    this and the other settings of learning, those that suit the task."""
-    num_envs: int | None = None
+    iterations: Whole = None
+    """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps."""
+    num_envs: Whole = None
     """Environments of all workers together."""
-    num_steps: int | None = None
+    num_steps: Whole = None
     """Control steps per environment and iteration."""
-    workers: int = 1
-    """Processes that simulate (and, colocated, learn together, waiting for each other's gradients); on two busy cores
-    one is the fastest. Results depend on their number."""
-    placement: Literal["colocated", "overlapped", "disaggregated", "auto"] | None = None
-    """Where collecting and learning run. colocated (the default): each worker simulates and learns. overlapped: the
-    next batch is collected while this one is learned, by weights one update old. disaggregated: workers stream to
-    learners, by weights at most --max-staleness updates old, and may die and be replaced. auto: measures the stages,
-    predicts a step of each placement that fits, takes the best in place of --workers and --sim-threads, and prints
-    predicted beside measured."""
-    learners: int | None = None
-    """Processes that learn, where workers only simulate."""
-    max_staleness: int | None = None
-    """Updates that the weights may miss with which a disaggregated worker collects."""
-    inference: Literal["sim", "server"] | None = None
-    """Where the policy of disaggregated workers acts: in each of them, or in one server for all."""
+    workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
+    """Processes that simulate; colocated ones learn too, together. On two busy cores one is the fastest. Results depend
+    on their number."""
+    placement: Annotated[
+        Literal["colocated", "overlapped", "disaggregated", "auto"] | None,
+        tyro.conf.arg(metavar="{colocated,overlapped,disaggregated,auto}", help_behavior_hint="(default: colocated)"),
+    ] = None
+    """Where collecting and learning run. colocated: each worker simulates and learns. overlapped: the next batch is
+    collected while this one is learned, by weights one update old. disaggregated: workers stream to learners, by
+    weights at most --max-staleness updates old, and may die and be replaced. auto: measures the stages, predicts the
+    time of an iteration for each placement that fits, takes the fastest (with its number of workers, learners and
+    threads), and tells in the end what it took."""
+    learners: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
+    """Processes that learn, where workers only simulate (overlapped, disaggregated)."""
+    max_staleness: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
+    """Updates that the weights may have missed with which a disaggregated worker collects."""
+    inference: Annotated[
+        Literal["sim", "server"] | None, tyro.conf.arg(metavar="{sim,server}", help_behavior_hint="(default: sim)")
+    ] = None
+    """Where the policy of disaggregated workers acts. sim: in each of them. server: in one process for all, for
+    policies that are too large for their machines; small ones are several times slower so."""
     max_workers: int = 0
     """Disaggregated workers that there may be when the cluster grows; 0: no more than --workers."""
-    address: str | None = None
-    """Ray cluster to run on, HOST:PORT or auto; without it, one of our own on this machine."""
-    sim_threads: int = 2
+    address: Annotated[
+        str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="(default: a Ray of its own on this machine)")
+    ] = None
+    """Ray cluster to run on; or auto, as Ray finds it."""
+    sim_threads: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 2)")] = None
     """Threads of each worker that step its simulation; results do not depend on them."""
     seed: int = 0
-    """Seeds every draw."""
-    command_delay: tuple[float, float] = (0.0, 0.02)
+    """Seed of every draw."""
+    command_delay: Annotated[tuple[float, float], tyro.conf.arg(metavar="LOW HIGH")] = (0.0, 0.02)
     """Range of the delay [s] of commands in training; widens the calibrated one, since runtime and wire add theirs."""
-    recurrent: Literal["none", "gru", "lstm"] | None = None
-    """Whether the policy has a memory."""
-    hidden: tuple[int, ...] | None = None
-    """Widths of the hidden layers of actor and critic."""
-    initial_std: float | None = None
+    recurrent: Annotated[
+        Literal["none", "gru", "lstm"] | None,
+        tyro.conf.arg(metavar="{none,gru,lstm}", help_behavior_hint=_OF_PRESET),
+    ] = None
+    """Memory of the policy."""
+    hidden: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="INT...", help_behavior_hint=_OF_PRESET)] = None
+    """Widths of the hidden layers of actor and critic, e.g. --hidden 128 128."""
+    initial_std: Number = None
     """Standard deviation of the exploration noise at the start, in units of the action."""
-    learning_rate: float | None = None
-    """Of the first iteration; later ones follow the policy's change."""
-    desired_kl: float | None = None
-    """Change of the policy per iteration (KL divergence) that the learning rate is steered to."""
-    entropy: float | None = None
-    """Weight of the policy's entropy."""
-    discount: float | None = None
-    """How much a reward counts one control step later."""
-    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Any field of the configuration, e.g. --set algorithm.clip=0.1 model.activation=tanh; --show lists them all."""
+    learning_rate: Number = None
+    """Step size of the optimiser in the first iteration; ppo then follows --desired-kl, the others keep it."""
+    desired_kl: Number = None
+    """For ppo: change of the policy per iteration (KL divergence) that the learning rate is steered to."""
+    entropy: Number = None
+    """For ppo: weight of the policy's entropy, which keeps it exploring."""
+    discount: Number = None
+    """Worth of a reward one control step later, as a share of the same reward now (γ); not for distill."""
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")] = ()
+    """Any setting, e.g. --set algorithm.clip=0.1 model.activation=tanh; --show lists them all."""
     show: bool = False
-    """Print the configuration that the other options make, what each field means, and train nothing."""
+    """Train nothing; print all settings that the other options make, what each means and may be, and the ranges that
+    physics is drawn from."""
     save_every: int = 25
     """Iterations between checkpoints."""
     evaluate_every: int = 50
     """Iterations between measurements of the success rate."""
     evaluate_starts: int = 256
-    """Episodes of the last measurement, after the last iteration; those on the way take a quarter."""
-    wandb: str | None = None
+    """Episodes of the measurement after the last iteration; those on the way take a quarter."""
+    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT", help_behavior_hint="(default: none)")] = None
     """Project of Weights & Biases that gets the metrics too, if its package is installed; WANDB_MODE=offline keeps them
     in OUT."""
     restarts: int = 3
@@ -140,46 +161,30 @@ class TrainArgs:
     """Go on from the checkpoint in OUT; begin where there is none yet, so that a job may always be given this."""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--show --json`` prints."""
-
-    config: Any
-    fields: list[Any]
-
-
 def run_train(args: TrainArgs) -> Outcome:
-    """Train; the outcome is a `TrainResult`."""
-    from sim2real_train.config import check_config
-    from sim2real_train.placements import Machines
-    from sim2real_train.trainer import Schedule, train
+    """Train; the outcome is a `TrainResult`, with ``--show`` a `Shown`."""
+    config = config_of(args)
+    # Only now, since it loads Ray, and what is wrong is to be told at once.
+    from sim2real_train.trainer import train
 
-    _check_numbers(args)
-    preset = _settings(args)
-    config = _train_config(args, preset)
-    check_config(config)
+    schedule = _schedule(args)
     if args.show:
-        return _show(config)
-    machines = Machines(num_threads=args.sim_threads, address=args.address, max_workers=args.max_workers)
+        from sim2real_train.show import show
+
+        return show(config, schedule, {name: _allowed(name) for name in _LIMITS})
     choice = None
     if args.placement == "auto":
-        config, machines, choice = _picked(args, config, machines)
-    schedule = Schedule(
-        iterations=preset.iterations,
-        save_every=args.save_every,
-        evaluate_every=args.evaluate_every,
-        evaluate_starts=args.evaluate_starts,
-        machines=machines,
-        wandb_project=args.wandb,
-        restarts=args.restarts,
-    )
+        config, machines, choice = _picked(args, config, schedule.machines)
+        schedule = msgspec.structs.replace(schedule, machines=machines)
     result = train(config, schedule, args.out, resume=args.resume)
     verdict = result.evaluation
+    workers = f"{result.num_workers} worker{'s' if result.num_workers > 1 else ''}"
     return Outcome(
         passed=True,
         result=result,
         summary=(
             f"trained {result.task}: {result.iterations} iterations, {result.env_steps:,} control steps, "
-            f"{result.wall_seconds:.0f} s on {result.num_workers} workers\n"
+            f"{result.wall_seconds:.0f} s on {workers}\n"
             f"success in {verdict.starts} episodes: {verdict.success_rate:.1%} ({verdict.criterion}); mean return "
             f"{verdict.mean_return:.1f}\n"
             f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}" + _beside(choice, result)
@@ -187,13 +192,46 @@ def run_train(args: TrainArgs) -> Outcome:
     )
 
 
+def config_of(args: TrainArgs) -> TrainConfig:
+    """Return the configuration that a command line makes.
+
+    Raises:
+        InputError: There is no such task, or what the options say is not allowed or contradicts itself.
+    """
+    _check(args)
+    # Only now, since it loads PyTorch.
+    from sim2real_train.config import check_config
+
+    config = _train_config(args, _settings(args))
+    check_config(config)
+    _check_placement(args, config)
+    return config
+
+
+def _schedule(args: TrainArgs) -> Schedule:
+    from sim2real_train.placements import Machines
+    from sim2real_train.trainer import Schedule
+
+    threads = 2 if args.sim_threads is None else args.sim_threads
+    return Schedule(
+        iterations=_preset(args).iterations if args.iterations is None else args.iterations,
+        save_every=args.save_every,
+        evaluate_every=args.evaluate_every,
+        evaluate_starts=args.evaluate_starts,
+        machines=Machines(num_threads=threads, address=args.address, max_workers=args.max_workers),
+        wandb_project=args.wandb,
+        restarts=args.restarts,
+    )
+
+
 def _beside(choice: Choice | None, result: TrainResult) -> str:
     """Say what was predicted of the placement and what came of it."""
     if choice is None:
         return ""
-    from sim2real_train.auto import comparison, step_seconds
+    from sim2real_train.auto import beside, step_seconds
 
-    return f"\n{comparison(choice, step_seconds(result))}"
+    measured = step_seconds(result)
+    return "" if measured is None else f"\n{beside(choice, measured)}"
 
 
 def _picked(args: TrainArgs, config: TrainConfig, machines: Machines) -> tuple[TrainConfig, Machines, Choice | None]:
@@ -225,7 +263,6 @@ def _settings(args: TrainArgs) -> Preset:
     preset = _preset(args)
     return msgspec.structs.replace(
         preset,
-        iterations=preset.iterations if args.iterations is None else args.iterations,
         num_envs=preset.num_envs if args.num_envs is None else args.num_envs,
         model=msgspec.structs.replace(_changed(preset.model, args, _OF_MODEL), privileged=args.privileged),
         algorithm=_changed(preset.algorithm, args, _OF_ALGORITHM),
@@ -250,7 +287,7 @@ def _changed(config: Any, args: TrainArgs, fields: dict[str, str]) -> Any:
     given = {option: value for option in fields if (value := getattr(args, option)) is not None}
     for option in given:
         if fields[option] not in config.__struct_fields__:
-            raise InputError(f"--{option.replace('_', '-')}: this algorithm has no such setting; leave it out")
+            raise InputError(f"{_option(option)}: this algorithm has no such setting; leave it out")
     return msgspec.structs.replace(config, **{fields[option]: value for option, value in given.items()})
 
 
@@ -267,7 +304,7 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         engine=args.engine,
         seed=args.seed,
         num_envs=preset.num_envs,
-        num_workers=args.workers,
+        num_workers=1 if args.workers is None else args.workers,
         command_delay=args.command_delay,
         delays=None if args.latency is None else delay_from_latency(args.latency, longest=MAX_DELAY),
         randomization=ranges,
@@ -275,7 +312,15 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         placement=_placement(args),
         algorithm=preset.algorithm,
     )
+    for assignment in args.set:
+        _check_no_schedule(assignment.partition("=")[0])
     return override(config, args.set, "--set")
+
+
+def _check_no_schedule(name: str) -> None:
+    _, dot, field = name.partition("schedule.")
+    if dot and field in _LIMITS:
+        raise InputError(f"--set: {name} is no setting of what is learned; give {_option(field)}")
 
 
 def _robot(name: str | None) -> str | None:
@@ -294,29 +339,45 @@ def _placement(args: TrainArgs) -> PlacementConfig:
     return PlacementConfig(**given)
 
 
-def _check_numbers(args: TrainArgs) -> None:
-    """Check options that stand for themselves."""
-    for name in ("iterations", "save_every", "evaluate_every", "evaluate_starts", "sim_threads"):
+def _check(args: TrainArgs) -> None:
+    """Check what options say by themselves."""
+    from sim2real.tasks import get_task, task_names
+    from sim2real.tasks.gym_tasks import is_foreign
+
+    for name, (low, high) in _LIMITS.items():
         if getattr(args, name) is not None:
-            _check_limit(name, getattr(args, name))
-    check_number("--max-workers", args.max_workers, low=0, high=_MOST_WORKERS, inclusive=True)
-    check_number("--restarts", args.restarts, low=0, high=_MOST_RESTARTS, inclusive=True)
+            check_number(_option(name), getattr(args, name), low=low, high=high, inclusive=True)
+    if not is_foreign(args.task) and args.task not in task_names():
+        # Says which there are; a known one may have to fetch its robot.
+        get_task(args.task)
+    if args.placement == "auto":
+        for name in _CHOSEN_BY_AUTO:
+            if getattr(args, name) is not None:
+                raise InputError(
+                    f"{_option(name)}: --placement auto chooses where all runs; leave it out, or name a placement"
+                )
 
 
-def _check_limit(name: str, value: float) -> None:
-    check_number(f"--{name.replace('_', '-')}", value, low=1, high=_LIMITS[name], inclusive=True)
+def _check_placement(args: TrainArgs, config: TrainConfig) -> None:
+    """Check what options say about where it runs, once it is known where."""
+    from sim2real_train.config import PlacementConfig
+
+    auto = args.placement == "auto"
+    if auto and (config.num_workers, config.placement) != (1, PlacementConfig()):
+        raise InputError("--set: --placement auto chooses num_workers and placement; leave them out")
+    kind = "auto" if auto else config.placement.kind
+    if args.max_workers and kind != "disaggregated":
+        raise InputError(f"--max-workers: means nothing with --placement {kind}; leave it out")
+    if 0 < args.max_workers < config.num_workers:
+        raise InputError(
+            f"--max-workers: expected 0 or at least --workers ({config.num_workers}), got {args.max_workers}"
+        )
 
 
-def _show(config: TrainConfig) -> Outcome:
-    """Tell of every field its value and its meaning."""
-    from sim2real_train.overrides import describe
+def _allowed(name: str) -> str:
+    low, high = _LIMITS[name]
+    return f"an integer >= {low} and <= {short(high)}"
 
-    rows = describe(config)
-    width = max(len(row.name) for row in rows)
-    lines = [
-        f"{row.name:<{width}}  {msgspec.json.encode(row.value).decode()}\n{'':<{width}}    {row.meaning}"
-        for row in rows
-        if not isinstance(row.value, dict)
-    ]
-    shown = Shown(config=config, fields=[msgspec.to_builtins(row) for row in rows])
-    return Outcome(passed=True, result=shown, summary="\n".join(lines))
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
