@@ -16,6 +16,8 @@ from sim2real.errors import InputError
 from sim2real_train.checkpoint import Arrays, State, has_checkpoint, read_checkpoint, sealed, write_checkpoint
 from tests.train.builders import metrics, small_config
 
+ROOT = Path(__file__).parents[2]
+
 
 def state_of(iteration: int, num_workers: int = 1) -> State:
     return State(
@@ -172,10 +174,55 @@ def test_a_pipe_or_a_folder_in_place_of_a_file_is_refused_at_once(tmp_path: Path
         read_checkpoint(tmp_path)
 
 
+def test_members_that_have_lost_their_state_are_neither_taken_for_nothing_nor_read(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    write_checkpoint(folder, state_of(1), arrays_of(1))
+    (folder / "state.json").unlink()
+    assert has_checkpoint(folder)
+    with pytest.raises(InputError, match=r"state\.json: is missing beside 000001\.learner\.safetensors, .*: restore"):
+        read_checkpoint(folder)
+
+
+def test_a_folder_in_place_of_an_old_member_is_told(tmp_path: Path) -> None:
+    (tmp_path / "000001.learner.safetensors").mkdir()
+    with pytest.raises(InputError, match="cannot be written to") as caught:
+        write_checkpoint(tmp_path, state_of(2), arrays_of(2))
+    assert "\n" not in str(caught.value)
+
+
 def test_no_checkpoint(tmp_path: Path) -> None:
     assert not has_checkpoint(tmp_path)
     with pytest.raises(InputError, match="give the checkpoint folder of a run"):
         read_checkpoint(tmp_path)
+
+
+FIRST = """
+import os, signal, sys
+from pathlib import Path
+from tests.train.test_checkpoint import arrays_of, state_of
+from sim2real_train.checkpoint import write_checkpoint
+replaced = 0
+def kill(event, arguments):
+    global replaced
+    if event == "os.rename":
+        replaced += 1
+        if replaced == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+write_checkpoint(Path(sys.argv[1]), state_of(1), arrays_of(1))
+"""
+
+
+def test_a_writer_killed_at_its_first_checkpoint_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    """Members without `state.json` would look like a checkpoint that was lost, and keep a job from beginning anew."""
+    folder = tmp_path / "checkpoint"
+    # Three members, the state, and the folder itself: the first of them, the last, and all of them done.
+    for rename, end in ((1, -signal.SIGKILL), (5, -signal.SIGKILL), (6, 0)):
+        with start(FIRST, folder, rename) as writer:
+            assert writer.wait() == end
+        assert has_checkpoint(folder) == (end == 0)
+    assert read_checkpoint(folder).state.iteration == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 WRITER = """
@@ -189,15 +236,18 @@ for iteration in range(1, 10_000):
 """
 
 
+def start(code: str, *words: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
 def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    repository = Path(__file__).parents[2]
     for attempt in range(2):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)],
-            cwd=repository,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(repository)},
-        )
+        writer = start(WRITER, tmp_path)
         assert writer.stdout is not None
         seen = 0
         # A different part of the next save each time: kill once the n-th file of it has come up.

@@ -7,18 +7,20 @@
 
 Members carry the iteration in their names, and `state.json` names them with size and SHA-256. Members are written
 first, `state.json` last and by one rename, those of the iteration before are removed after it: killed at any moment,
-the folder holds one whole checkpoint.
+the folder holds one whole checkpoint. The first one comes up with its folder, by one rename: members without a
+`state.json` have lost it.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
-import re
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -26,16 +28,14 @@ import numpy.typing as npt
 
 from sim2real import __version__
 from sim2real.errors import InputError
-from sim2real.files import atomic_write
+from sim2real.files import atomic_directory, atomic_write
 from sim2real_train.config import TrainConfig
 from sim2real_train.metrics import Metrics
+from sim2real_train.run_folder import STATE, is_member, is_of_checkpoint, writing
 
 __all__ = ["Arrays", "Checkpoint", "Member", "State", "has_checkpoint", "read_checkpoint", "sealed", "write_checkpoint"]
 
 Arrays = dict[str, npt.NDArray[Any]]
-
-_STATE: Final = "state.json"
-_MEMBER: Final = re.compile(r"\.?\d{6,}\.(weights|learner|worker-\d+)\.safetensors(\.[0-9a-f]+\.partial)?")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,9 +85,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether `folder` holds a checkpoint, whole or not."""
+    """Whether `folder` holds a checkpoint or parts of one."""
     # Unlike `Path.exists`, False also where the folder may not be searched or its name is too long.
-    return os.path.exists(folder / _STATE)
+    return os.path.lexists(folder / STATE) or bool(_members(folder))
+
+
+def _members(folder: Path) -> list[str]:
+    """Return the names of all members, of whichever iteration."""
+    try:
+        return sorted(name for name in os.listdir(folder) if is_member(name))
+    except OSError:
+        return []
 
 
 def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -> State:
@@ -96,6 +104,16 @@ def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -
     Raises:
         InputError: It cannot be written; the one before is still whole.
     """
+    if folder.exists():
+        return _write_into(folder, state, arrays)
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.partial"):
+        # By a writer that was killed at its first checkpoint.
+        shutil.rmtree(left, ignore_errors=True)
+    with atomic_directory(folder) as partial:
+        return _write_into(partial, state, arrays)
+
+
+def _write_into(folder: Path, state: State, arrays: Mapping[str, Arrays]) -> State:
     from safetensors.numpy import save
 
     members: dict[str, Member] = {}
@@ -106,9 +124,9 @@ def write_checkpoint(folder: Path, state: State, arrays: Mapping[str, Arrays]) -
             partial.write_bytes(content)
         members[role] = Member(file=file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     state = sealed(msgspec.structs.replace(state, members=members))
-    with atomic_write(folder / _STATE) as partial:
+    with atomic_write(folder / STATE) as partial:
         partial.write_bytes(msgspec.json.encode(state))
-    _prune(folder, keep={member.file for member in members.values()})
+    _prune(folder, keep={STATE, *(member.file for member in members.values())})
     return state
 
 
@@ -120,9 +138,10 @@ def sealed(state: State) -> State:
 
 def _prune(folder: Path, keep: set[str]) -> None:
     """Remove members of other iterations, and what a killed writer left."""
-    for file in folder.iterdir():
-        if _MEMBER.fullmatch(file.name) and file.name not in keep:
-            file.unlink(missing_ok=True)
+    with writing(folder):
+        for file in folder.iterdir():
+            if is_of_checkpoint(file.name) and file.name not in keep:
+                file.unlink(missing_ok=True)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -151,7 +170,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _read_state(folder: Path) -> State:
-    path = folder / _STATE
+    path = folder / STATE
+    if not os.path.lexists(path) and (members := _members(folder)):
+        raise InputError(
+            f"{path}: is missing beside {', '.join(members)}, which cannot be read without it: restore the folder from "
+            "a copy, or train anew with another --out"
+        )
     data = _read(path)
     try:
         state = msgspec.json.decode(data, type=State)

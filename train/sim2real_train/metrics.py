@@ -6,8 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import os
-import shutil
-import sys
+import socket
 import time
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +14,11 @@ from typing import Any
 
 import msgspec
 
+from sim2real.errors import InputError
 from sim2real.extras import require
-from sim2real_train.run_folder import writing
+from sim2real.files import written_file
+from sim2real_train.messages import Stderr
+from sim2real_train.run_folder import EVENTS, METRICS, writing
 
 __all__ = ["Curve", "Metrics", "MetricsLog", "curve", "scalars"]
 
@@ -82,7 +84,7 @@ class MetricsLog:
         config: What the run is made from, for Weights & Biases.
 
     Raises:
-        InputError: The files cannot be written, now or in `add`.
+        InputError: The files cannot be written, now or in `add`, or the folder is no longer there.
     """
 
     def __init__(
@@ -95,7 +97,6 @@ class MetricsLog:
         wandb_project: str | None = None,
         config: msgspec.Struct | None = None,
     ) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
         from tqdm import tqdm
 
         self._folder = folder
@@ -103,17 +104,16 @@ class MetricsLog:
         self._success: float | None = None
         with writing(folder), contextlib.ExitStack() as opened:
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
-            self._lines = opened.enter_context((folder / "metrics.jsonl").open("wb"))
-            self._events = EventFileWriter(str(folder / "tensorboard"))
-            opened.callback(self._events.close)
+            self._folder_stat = folder.stat()
+            self._lines = opened.enter_context(written_file(folder / METRICS).open("wb"))
+            self._events = opened.enter_context(contextlib.closing(_event_file(folder / EVENTS)))
+            stderr = Stderr()
             self._bar = opened.enter_context(
-                tqdm(total=total, initial=len(past), desc="train", unit="it", dynamic_ncols=True, leave=True)
+                tqdm(total=total, initial=len(past), desc="train", unit="it", dynamic_ncols=True, file=stderr)
             )
             # Below the bar, where there is a screen to move about on.
-            terminal = sys.stderr.isatty()
             self._terms = opened.enter_context(
-                tqdm(total=0, position=1, bar_format="{desc}", leave=False, disable=not terminal)
+                tqdm(total=0, position=1, bar_format="{desc}", leave=False, disable=not stderr.isatty(), file=stderr)
             )
             self._wandb = None if wandb_project is None else _wandb_run(wandb_project, folder, config)
             if self._wandb is not None:
@@ -134,8 +134,10 @@ class MetricsLog:
     def add(self, metrics: Metrics) -> None:
         """Write one iteration and move the progress bar."""
         with writing(self._folder):
+            self._check_folder()
             self._write(metrics)
             self._lines.flush()
+            self._events.flush()
         if metrics.success is not None:
             self._success = metrics.success
         rate = self._bar.format_dict["rate"]
@@ -150,9 +152,14 @@ class MetricsLog:
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update()
 
+    def _check_folder(self) -> None:
+        """Notice a folder that has gone: what is open can be written to for ever, and nobody would ever read it."""
+        if not os.path.samestat(self._folder_stat, self._folder.stat()):
+            raise InputError(f"{self._folder}: was replaced by another folder while it was written to; train anew")
+
     def _write(self, metrics: Metrics) -> None:
         self._lines.write(msgspec.json.encode(metrics) + b"\n")
-        self._events.add_event(_event(metrics))
+        self._events.write(_event(metrics))
         if self._wandb is not None:
             self._wandb.log(scalars(metrics), step=metrics.iteration)
 
@@ -182,14 +189,33 @@ def _terms_line(terms: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:+.3f}" for name, value in ordered)
 
 
-def _event(metrics: Metrics) -> Any:
-    """Return the scalars of an iteration as TensorBoard's `Event`."""
+def _event_file(folder: Path) -> Any:
+    """Begin the only file of TensorBoard's in `folder`; return its `RecordWriter`.
+
+    TensorBoard's own `EventFileWriter` writes in a thread, which prints a stack when it cannot.
+    """
+    records: Any = importlib.import_module("tensorboard.summary.writer.record_writer")
+    folder.mkdir(exist_ok=True)
+    for earlier in folder.glob("events.out.tfevents.*"):
+        earlier.unlink(missing_ok=True)
+    name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+    writer = records.RecordWriter((folder / name).open("wb"))
+    writer.write(_events().Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+    return writer
+
+
+def _events() -> Any:
     # Generated modules without types.
-    events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+    return importlib.import_module("tensorboard.compat.proto.event_pb2")
+
+
+def _event(metrics: Metrics) -> bytes:
+    """Return the scalars of an iteration as TensorBoard's `Event`."""
     summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
     figures = scalars(metrics)
     del figures["iteration"]
     values = [
         summaries.Summary.Value(tag=name, simple_value=value) for name, value in figures.items() if value is not None
     ]
-    return events.Event(step=metrics.iteration, wall_time=time.time(), summary=summaries.Summary(value=values))
+    event = _events().Event(step=metrics.iteration, wall_time=time.time(), summary=summaries.Summary(value=values))
+    return event.SerializeToString()

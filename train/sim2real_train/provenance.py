@@ -15,18 +15,20 @@ import msgspec
 
 from sim2real import __version__
 from sim2real.errors import InputError
-from sim2real.files import atomic_write
+from sim2real.files import atomic_write, read_bytes
 from sim2real_train.config import TrainConfig
+from sim2real_train.messages import tell
+from sim2real_train.run_folder import RECORD, writing
 
 __all__ = ["Attempt", "Git", "RunRecord", "note_attempt", "read_record"]
 
-_FILE: Final = "run.json"
 _PACKAGES: Final = ("numpy", "torch", "ray", "mujoco", "msgspec", "mujoco-warp", "newton")
 _GIT_SECONDS: Final = 5.0
+_GIT_PLACES: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 
 
 class Git(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository that the command was given in."""
+    """A repository at the time when the attempt began."""
 
     commit: str
     changed: tuple[str, ...]
@@ -42,7 +44,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     from_iteration: int
     """0, or the iteration of the checkpoint that it went on from."""
     git: Git | None
-    """None: not in a repository, or there is no git."""
+    """That of the folder that the command was given in. None: there is none, or no git."""
     toolkit_version: str
     python: str
     packages: dict[str, str]
@@ -50,6 +52,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     platform: str
     cpus: int
     """That the process may use."""
+    toolkit_git: Git | None = None
+    """That of the toolkit itself, whose code `toolkit_version` alone does not tell. None: it was installed, not run
+    from its repository."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,13 +69,33 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def note_attempt(out: Path, config: TrainConfig, from_iteration: int) -> None:
     """Add this process to the record of the run in `out`; a run that begins has a new one.
 
+    A record that is lost or damaged is told and begun anew: what a run goes on from is its checkpoint.
+
     Raises:
-        InputError: The file cannot be written, or the one that is there cannot be read.
+        InputError: The file cannot be written.
     """
-    before = read_record(out).attempts if from_iteration else ()
+    before = _earlier(out, goes_on=from_iteration > 0)
     record = RunRecord(schema_version=1, config=config, attempts=(*before, _attempt(from_iteration)))
-    with atomic_write(out / _FILE) as partial:
+    with atomic_write(out / RECORD) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+def _earlier(out: Path, *, goes_on: bool) -> tuple[Attempt, ...]:
+    """Return the attempts on record of a run that goes on; a file that is no such record is put aside."""
+    path = out / RECORD
+    if not os.path.lexists(path):
+        if goes_on:
+            tell(f"warning: {path} is missing; a new record begins")
+        return ()
+    try:
+        attempts = read_record(out).attempts
+    except InputError as error:
+        aside = path.with_name(f"{RECORD}.damaged")
+        with writing(out):
+            path.replace(aside)
+        tell(f"warning: {error}; it is kept as {aside.name}, and a new record begins")
+        return ()
+    return attempts if goes_on else ()
 
 
 def read_record(out: Path) -> RunRecord:
@@ -79,13 +104,12 @@ def read_record(out: Path) -> RunRecord:
     Raises:
         InputError: It is missing or damaged.
     """
-    path = out / _FILE
+    path = out / RECORD
+    data = read_bytes(path, "record of a run")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunRecord)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give the folder of a run") from error
-    except msgspec.DecodeError as error:
-        raise InputError(f"{path}: {error}; restore it from a copy") from error
+        return msgspec.json.decode(data, type=RunRecord)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"record of a run {path}: is truncated, altered or of another version ({error})") from error
 
 
 def _attempt(from_iteration: int) -> Attempt:
@@ -93,7 +117,8 @@ def _attempt(from_iteration: int) -> Attempt:
         began=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=tuple(sys.argv),
         from_iteration=from_iteration,
-        git=_git(),
+        git=_git(Path()),
+        toolkit_git=_git(Path(__file__).parent, only_if_tracked=Path(__file__).name),
         toolkit_version=__version__,
         python=platform.python_version(),
         packages={name: version for name in _PACKAGES if (version := _version(name)) is not None},
@@ -109,17 +134,33 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git() -> Git | None:
-    commit = _run_git("rev-parse", "HEAD")
-    changed = _run_git("status", "--porcelain")
+def _git(folder: Path, *, only_if_tracked: str | None = None) -> Git | None:
+    """Return the repository around `folder`; None also where it does not track the file that has to be in it."""
+    # An installed toolkit lies in an environment, and that often in the repository of whoever uses it.
+    if only_if_tracked is not None and _run_git(folder, "ls-files", "--error-unmatch", "--", only_if_tracked) is None:
+        return None
+    commit = _run_git(folder, "rev-parse", "HEAD")
+    changed = _run_git(folder, "status", "--porcelain")
     if commit is None or changed is None:
         return None
     return Git(commit=commit.strip(), changed=tuple(changed.splitlines()))
 
 
-def _run_git(*words: str) -> str | None:
+def _run_git(folder: Path, *words: str) -> str | None:
+    # Set where git itself runs the command, e.g. in a hook; they would stand for any folder.
+    variables = {name: value for name, value in os.environ.items() if name not in _GIT_PLACES}
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+        done = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

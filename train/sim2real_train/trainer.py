@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,20 +19,16 @@ from sim2real_train.checks import check_run
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import verdict
 from sim2real_train.evaluate import Evaluation
+from sim2real_train.interrupts import Interrupts
+from sim2real_train.messages import tell
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
 from sim2real_train.placements import Machines, placed
 from sim2real_train.provenance import note_attempt
-from sim2real_train.run_folder import claimed
+from sim2real_train.run_folder import BEST, CHECKPOINT, DUMPS, check_layout, claimed, clear
 
-__all__ = ["BEST", "Schedule", "TrainResult", "TrainingStoppedError", "train"]
-
-
-BEST: Final = "best"
-"""Folder of a run for the checkpoint of the policy that succeeded most often when it was measured."""
-DUMPS: Final = "diverged"
-"""Folder of a run for what led to diverged simulations."""
+__all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
 
 class TrainingStoppedError(Sim2RealError):
@@ -92,25 +86,31 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
         TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
     check_run(config)
-    with claimed(out):
+    with claimed(out), Interrupts() as interrupts:
+        check_layout(out)
         if not resume:
             _check_fresh(out)
         for left in reversed(range(schedule.restarts + 1)):
             start = _resumed(config, schedule, out) if has_checkpoint(_checkpoint(out)) else None
+            if start is None:
+                clear(out)
             note_attempt(out, config, 0 if start is None else start.state.iteration)
             try:
-                return _train(config, schedule, out, start)
+                return _train(config, schedule, out, start, interrupts)
             except WorkerLostError as error:
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
-                sys.stderr.write(f"{error}; going on from the last checkpoint ({left} restarts left)\n")
+                tell(f"{error}; going on from the last checkpoint ({left} restarts left)")
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
+def _train(
+    config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None, interrupts: Interrupts
+) -> TrainResult:
     """Make one attempt; a worker that dies ends it with `WorkerLostError`."""
     try:
-        with placed(config, schedule.machines, dumps=out / DUMPS) as workers:
+        interrupts.arm()
+        with placed(config, schedule.machines, dumps=out / DUMPS) as workers, interrupts.then_held_back():
             run = _Run(config, schedule, out, workers, start)
             run.iterate()
             return run.result()
@@ -249,7 +249,7 @@ def _diverged(task: str, iteration: int, what: str) -> TrainingStoppedError:
 
 
 def _checkpoint(out: Path) -> Path:
-    return out / "checkpoint"
+    return out / CHECKPOINT
 
 
 def _check_fresh(out: Path) -> None:
@@ -269,6 +269,8 @@ def _resumed(config: TrainConfig, schedule: Schedule, out: Path) -> Checkpoint:
         raise InputError(
             f"{out}: is at iteration {checkpoint.state.iteration} already; ask for at least as many --iterations"
         )
+    if checkpoint.state.iteration == schedule.iterations:
+        tell(f"{out}: all {schedule.iterations} iterations were done already; its policy is evaluated once more")
     return checkpoint
 
 
