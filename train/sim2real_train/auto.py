@@ -103,8 +103,8 @@ def beside(choice: Choice, measured: float) -> str:
     """Return a line with the prediction of the chosen placement beside the time [s] that a step of it then took."""
     where, predicted = choice.chosen.candidate, choice.chosen.step_seconds
     return (
-        f"placement auto: {where.kind}, {where.sims} sims, {where.learners} learners: a step was predicted to take "
-        f"{predicted:.3f} s, took {measured:.3f} s ({measured / predicted - 1.0:+.0%})"
+        f"placement auto: {where.kind} ({where.sims} to simulate, {where.learners} to learn): a step was predicted to "
+        f"take {predicted:.3f} s, took {measured:.3f} s ({measured / predicted - 1.0:+.0%})"
     )
 
 

@@ -6,15 +6,19 @@ import contextlib
 import os
 import sys
 from collections.abc import Generator
+from dataclasses import dataclass
 
 __all__ = ["Stderr", "tell"]
 
 
 def tell(line: str) -> None:
-    """Write one line to stderr, if that is possible."""
-    Stderr().write(f"{line}\n")
+    """Write one line to stderr, if that is possible; above the progress bars, if there are any."""
+    from tqdm import tqdm
+
+    tqdm.write(line, file=Stderr())
 
 
+@dataclass(frozen=True)
 class Stderr:
     """A stream to stderr whose writing never fails: what cannot be written is lost, and so is all that comes after."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from tqdm import tqdm
 
 from sim2real.errors import InputError
 from sim2real_train.actors import WorkerLostError, answers, died, free, ready
 from sim2real_train.admission import Ticket
 from sim2real_train.chunks import ChunkInfo, Spawn
+from sim2real_train.messages import tell
 
 __all__ = ["Finished", "Lost", "SimPool"]
 
@@ -195,11 +194,7 @@ class SimPool:
         sim.incarnation += 1
         sim.actor, sim.call = self._spawn(sim.rank, sim.incarnation)
         self.replaced += 1
-        # Past the progress bar, if there is one.
-        tqdm.write(
-            f"simulator worker {sim.rank} died (killed, or out of memory) and was replaced; the run goes on",
-            file=sys.stderr,
-        )
+        tell(f"simulator worker {sim.rank} died (killed, or out of memory) and was replaced; the run goes on")
         return None if ticket is None else Lost(ticket)
 
     def _end_chunk(self, sim: _Sim) -> Ticket | None:
