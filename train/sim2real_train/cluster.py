@@ -21,7 +21,15 @@ import ray
 
 from sim2real.errors import InputError
 
-__all__ = ["check_fits", "check_machine", "is_private_without_gpus", "local_cluster", "remote_cluster", "spilled_bytes"]
+__all__ = [
+    "check_fits",
+    "check_machine",
+    "environment_set",
+    "is_private_without_gpus",
+    "local_cluster",
+    "remote_cluster",
+    "spilled_bytes",
+]
 
 OBJECT_STORE_BYTES: Final = 128 * 1024 * 1024
 """Enough where workers keep their rollouts, so that only metrics and checkpoints travel."""
@@ -180,7 +188,7 @@ def _session() -> Generator[Path]:
 
 
 def _init(environment: Mapping[str, str | None], folder: Path, **options: Any) -> None:
-    with _environment(environment), _working_directory(folder), _sigterm_handler_kept():
+    with environment_set(environment), _working_directory(folder), _sigterm_handler_kept():
         ray.init(**options, configure_logging=True, logging_level=logging.ERROR, log_to_driver=False)
 
 
@@ -200,7 +208,7 @@ def _probe(address: str) -> None:
             raise InputError(
                 f"--address: nobody answers at {address} ({error}); give HOST:PORT of a head node that runs"
             ) from error
-    with tempfile.TemporaryDirectory(prefix="s2r-", dir="/tmp") as folder, _environment(_ENVIRONMENT):
+    with tempfile.TemporaryDirectory(prefix="s2r-", dir="/tmp") as folder, environment_set(_ENVIRONMENT):
         try:
             subprocess.run(
                 [sys.executable, "-c", "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)", address],
@@ -224,7 +232,8 @@ def _probe(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str | None]) -> Generator[None]:
+def environment_set(variables: Mapping[str, str | None]) -> Generator[None]:
+    """Have variables of the environment set, or taken out of it (None), until the block ends."""
     before = {name: os.environ.get(name) for name in variables}
     _set_environment(variables)
     try:

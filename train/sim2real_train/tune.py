@@ -6,16 +6,14 @@ Each trial is a `sim2real train` of its own: what a trial finds, the same comman
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
-import os
-import re
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import tyro
@@ -24,21 +22,36 @@ from sim2real.arguments import check_number, check_seed
 from sim2real.command import Outcome
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.extras import require
+from sim2real.parsing import UsageError, parse
+from sim2real_train.run_folder import claimed, writing
+from sim2real_train.search_space import assignments_of, check_space, domain_of, parse_space
+from sim2real_train.trial import Training, TrialSettings, await_end, best_of, was_started
 
-__all__ = ["TuneArgs", "TuneResult", "parse_space", "run_tune"]
+if TYPE_CHECKING:
+    from sim2real_train.config import TrainConfig
+
+__all__ = ["SearchFailedError", "SearchStoppedError", "TrialResult", "TuneArgs", "TuneResult", "ranked", "run_tune"]
 
 Metric = Literal["success", "mean_return", "mean_reward"]
-_RANGE: Final = re.compile(r"(log:)?([^.:]+(?:\.[^.]+)?)\.\.([^.:]+(?:\.[^.]+)?)")
-_PATIENCE: Final = 60.0
-"""How long [s] a trial may take to end when it is told to."""
 _MOST: Final = 1e5
+_OURS: Final = frozenset({"--out", "--resume", "--show", "--json", "--help", "-h"})
+"""Options of a training that a search has no use for, or gives itself."""
+_QUIET: Final = {
+    # Its tables.
+    "RAY_AIR_NEW_OUTPUT": "0",
+    # Its own files, for which each trial has better ones.
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    # Its Ctrl-C, which kills trainings that take more than five seconds to end.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+}
 
 
 @dataclass(frozen=True)
 class TuneArgs:
     """Search for settings of a task's training: Ray Tune draws them, and ends trials early that fall behind.
 
-    OUT gets one run per trial, as `sim2real train` makes them, and tune.json with all results, best first.
+    OUT gets one run per trial, as `sim2real train` makes them, and tune.json with all results, best first. Ctrl-C ends
+    the trials, each with its last checkpoint whole, and tune.json tells of them.
     """
 
     task: tyro.conf.Positional[str]
@@ -47,7 +60,8 @@ class TuneArgs:
     """Folder of the search."""
     space: tyro.conf.UseAppendAction[tuple[str, ...]]
     """What is drawn: NAME=LOW..HIGH (evenly), NAME=log:LOW..HIGH (evenly in the logarithm) or NAME=A|B|C, where NAME is
-    a field as of `sim2real train --show`, e.g. algorithm.learning_rate=log:1e-4..1e-2 'model.activation=elu|tanh'."""
+    a field as of `sim2real train --show`, e.g. algorithm.learning_rate=log:1e-4..1e-2 'model.activation=elu|tanh'; of a
+    field that takes integers, integers are drawn, both ends included."""
     trials: int = 8
     """Number of trainings."""
     at_once: int = 1
@@ -74,7 +88,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     metric: float | None
     """Largest value that was seen; None: none was."""
     error: str | None
-    """Its last line, where it failed."""
+    """Why it failed; None: it did not."""
 
 
 class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,25 +96,43 @@ class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
 
     task: str
     metric: str
+    interrupted: bool
+    """Whether it was ended before all trials were made, and those that ran with it."""
     trials: tuple[TrialResult, ...]
-    """Best first."""
+    """Best first, and those that failed last."""
 
 
 class SearchFailedError(Sim2RealError):
     """No trial came to a result."""
 
 
+class SearchStoppedError(Sim2RealError):
+    """The search was interrupted; the message says where to read what it found."""
+
+
 def run_tune(args: TuneArgs) -> Outcome:
-    """Search; the outcome is a `TuneResult`."""
+    """Search; the outcome is a `TuneResult`.
+
+    Raises:
+        InputError: The search, or a training that it could make, cannot be made; nothing was written then.
+        SearchFailedError: No trial came to a result.
+        SearchStoppedError: Interrupted.
+    """
+    require("ray.tune", "tune")
     _check(args)
-    space = parse_space(args.space)
-    trials = sorted(_search(args, space), key=lambda trial: -math.inf if trial.metric is None else -trial.metric)
-    trials.sort(key=lambda trial: trial.metric is None)
-    if all(trial.metric is None for trial in trials):
+    axes = parse_space(args.space)
+    values = check_space(_base(args), axes)
+    space = {axis.name: domain_of(axis, values[axis.name]) for axis in axes}
+    with claimed(args.out):
+        _check_fresh(args.out)
+        interrupted, trials = _search(args, space)
+        result = TuneResult(task=args.task, metric=args.metric, interrupted=interrupted, trials=ranked(trials))
+        _write(args.out, result)
+    if interrupted:
+        raise SearchStoppedError(f"interrupted; {args.out / 'tune.json'} tells of the trials so far ({len(trials)})")
+    if all(trial.error is not None or trial.metric is None for trial in trials):
         errors = {trial.error for trial in trials if trial.error is not None}
         raise SearchFailedError(f"no trial came to a result: {'; '.join(sorted(errors)) or 'none made an iteration'}")
-    result = TuneResult(task=args.task, metric=args.metric, trials=tuple(trials))
-    _write(args.out, result)
     return Outcome(passed=True, result=result, summary=_summary(result))
 
 
@@ -115,95 +147,167 @@ def _check(args: TuneArgs) -> None:
     check_seed(args.seed)
     if not is_foreign(args.task):
         get_task(args.task)
-    if args.out.exists() and any(args.out.iterdir()):
-        raise InputError(f"{args.out}: is not empty; choose another --out")
+    _check_fresh(args.out)
 
 
-def parse_space(assignments: Sequence[str]) -> dict[str, Any]:
-    """Return what Ray Tune draws each field from.
-
-    Raises:
-        InputError: Not of the form NAME=LOW..HIGH, NAME=log:LOW..HIGH or NAME=A|B|C, or a field is named twice.
-    """
-    tune = require("ray.tune", "tune")
-    space: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals or not name or not text:
-            raise InputError(f"--space: expected NAME=LOW..HIGH, NAME=log:LOW..HIGH or NAME=A|B|C, got {assignment!r}")
-        if name in space:
-            raise InputError(f"--space: {name} is named twice; keep one")
-        space[name] = _domain(tune, name, text)
-    if not space:
-        raise InputError("--space: expected one field or more, e.g. algorithm.learning_rate=log:1e-4..1e-2")
-    return space
+def _check_fresh(out: Path) -> None:
+    """Check that a folder holds nothing, or is not there; a search that was refused may have left its lock."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out}: expected a folder, or a place for one, got a file; choose another --out")
+    with writing(out):
+        if any(entry.name != ".lock" for entry in out.iterdir()):
+            raise InputError(f"{out}: is not empty; choose another --out")
 
 
-def _domain(tune: Any, name: str, text: str) -> Any:
-    bounds = _RANGE.fullmatch(text)
-    if bounds is None:
-        return tune.choice(text.split("|"))
-    logarithm, low_text, high_text = bounds.groups()
+def _base(args: TuneArgs) -> TrainConfig:
+    """Return the configuration that all trainings have, but for what is drawn."""
+    from sim2real_train.train_command import TrainArgs, config_of
+
+    for word in args.train_args:
+        if (option := word.partition("=")[0]) in _OURS:
+            raise InputError(f"--train-args: {option}: is not for the trainings of a search; leave it out")
     try:
-        low, high = float(low_text), float(high_text)
-    except ValueError as error:
-        raise InputError(f"--space: {name}: expected two numbers, got {text!r}") from error
-    if not low < high or not math.isfinite(high - low) or (logarithm and low <= 0.0):
-        wanted = "0 < LOW < HIGH" if logarithm else "LOW < HIGH"
-        raise InputError(f"--space: {name}: expected {wanted}, got {text!r}")
-    return tune.loguniform(low, high) if logarithm else tune.uniform(low, high)
+        training: TrainArgs = parse("train", TrainArgs, [args.task, "--out", str(args.out / "trial"), *_words(args)])
+    except UsageError as error:
+        raise InputError(f"--train-args: {error}") from error
+    given = [assignment.partition("=")[0] for assignment in training.set]
+    drawn = [assignment.partition("=")[0] for assignment in args.space]
+    if "task" in given:
+        raise InputError("--train-args: task: one search is about one task; leave it out")
+    if twice := sorted(set(given) & set(drawn)):
+        raise InputError(f"--space: {', '.join(twice)}: is set by --train-args too; keep one")
+    return config_of(training)
 
 
-def _search(args: TuneArgs, space: Mapping[str, Any]) -> list[TrialResult]:
-    """Let Ray Tune run the trials; a Ctrl-C ends them all."""
-    from sim2real_train.cluster import local_cluster
+def _words(args: TuneArgs) -> tuple[str, ...]:
+    iterations = () if args.iterations is None else ("--iterations", str(args.iterations))
+    return (*iterations, *args.train_args)
 
-    tune, schedulers = require("ray.tune", "tune"), require("ray.tune.schedulers", "tune")
+
+def _search(args: TuneArgs, space: Mapping[str, Any]) -> tuple[bool, list[TrialResult]]:
+    """Let Ray Tune run the trials; return whether they were interrupted, and what came of those that were begun."""
+    from sim2real_train.cluster import environment_set, local_cluster
+
+    tune: Any = require("ray.tune", "tune")
     out = args.out.absolute()
+    drawing = require("ray.tune.search.basic_variant", "tune").BasicVariantGenerator(
+        max_concurrent=args.at_once, random_state=args.seed
+    )
+    try:
+        with local_cluster(args.at_once) as folder, _silent("ray"), environment_set(_QUIET):
+            settings = _settings(args, out, folder / "stop")
+            with _interruptible(folder / "stop", drawing.set_finished), _progress(args) as progress:
+                trials = tune.run(
+                    _trial_class(settings),
+                    name="tune",
+                    config={"settings": dict(space)},
+                    num_samples=args.trials,
+                    resources_per_trial={"cpu": 1},
+                    search_alg=drawing,
+                    scheduler=_scheduler(args),
+                    # What Ray Tune keeps for itself is of no use afterwards.
+                    storage_path=str(folder / "search"),
+                    callbacks=[progress],
+                    verbose=0,
+                    raise_on_failed_trial=False,
+                ).trials
+            begun = [each for each in trials if each.status == "ERROR" or was_started(out / each.trial_id)]
+            return (folder / "stop").exists(), [_result_of(out / each.trial_id, each, args.metric) for each in begun]
+    finally:
+        await_end(out)
+
+
+def _settings(args: TuneArgs, out: Path, stop: Path) -> TrialSettings:
+    return TrialSettings(
+        task=args.task,
+        words=_words(args),
+        metric=args.metric,
+        out=str(out),
+        directory=str(Path.cwd()),
+        stop=str(stop),
+    )
+
+
+def _scheduler(args: TuneArgs) -> Any:
     longest = int(args.iterations or _MOST)
-    scheduler = schedulers.ASHAScheduler(
+    return require("ray.tune.schedulers", "tune").ASHAScheduler(
         time_attr="iteration", metric="metric", mode="max", grace_period=min(args.grace, longest), max_t=longest
     )
-    settings = {"task": args.task, "out": str(out), "metric": args.metric, "words": _words(args)}
-    with local_cluster(args.at_once):
-        tuner = tune.Tuner(
-            tune.with_resources(_trial_class(settings), {"cpu": 1}),
-            param_space={"settings": dict(space)},
-            tune_config=tune.TuneConfig(
-                num_samples=args.trials,
-                max_concurrent_trials=args.at_once,
-                scheduler=scheduler,
-                search_alg=require("ray.tune.search.basic_variant", "tune").BasicVariantGenerator(
-                    random_state=args.seed
-                ),
-            ),
-            run_config=tune.RunConfig(name="tune", storage_path=str(out), verbose=0),
-        )
-        results = tuner.fit()
-    return [_result_of(out, each) for each in results]
 
 
-def _words(args: TuneArgs) -> list[str]:
-    iterations = [] if args.iterations is None else ["--iterations", str(args.iterations)]
-    return [*iterations, *args.train_args]
+@contextlib.contextmanager
+def _silent(name: str) -> Generator[None]:
+    """Keep a library from telling at length what the results tell in a line."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
-def _result_of(out: Path, result: Any) -> TrialResult:
-    metrics: dict[str, Any] = result.metrics or {}
-    values: list[float] = [] if result.metrics_dataframe is None else result.metrics_dataframe["metric"].tolist()
-    seen = [value for value in values if math.isfinite(value)]
-    return TrialResult(
-        out=Path(metrics.get("out", out)),
-        settings=dict(result.config["settings"]),
-        iterations=int(metrics.get("iteration", 0)),
-        metric=max(seen, default=None),
-        error=metrics.get("error") or None,
-    )
+@contextlib.contextmanager
+def _interruptible(stop: Path, finish: Callable[[], None]) -> Generator[None]:
+    """On Ctrl-C or a polite kill have no more trials begun, and those that run end well; a second one ends all at once.
+
+    Args:
+        stop: File that is made then, which the trials look for.
+        finish: Called then, so that no more trials are drawn.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def interrupt(*_: object) -> None:
+        restore()
+        stop.touch()
+        finish()
+
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        restore()
 
 
-def _trial_class(settings: Mapping[str, Any]) -> type:
+@contextlib.contextmanager
+def _progress(args: TuneArgs) -> Generator[Any]:
+    """Show how many trials are done and the best value so far, as Ray Tune's callback tells them."""
+    from tqdm import tqdm
+
+    tune: Any = require("ray.tune", "tune")
+    with tqdm(total=args.trials, desc="tune", unit="trial", dynamic_ncols=True) as bar:
+
+        class Progress(tune.Callback):
+            best = -math.inf
+
+            def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **_: Any) -> None:
+                if result["metric"] > self.best:
+                    self.best = result["metric"]
+                    bar.set_postfix({args.metric: f"{self.best:.4g}"})
+
+            def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+                bar.update()
+
+            def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+                bar.update()
+
+        yield Progress()
+
+
+def _trial_class(settings: TrialSettings) -> type:
     """Return the class that Ray Tune runs: it starts a training, and reads what it writes."""
-    tune = require("ray.tune", "tune")
+    tune: Any = require("ray.tune", "tune")
 
     class Trial(tune.Trainable):
         def setup(self, config: dict[str, Any]) -> None:
@@ -224,75 +328,29 @@ def _trial_class(settings: Mapping[str, Any]) -> type:
     return Trial
 
 
-class Training:
-    """A `sim2real train` in a process of its own, seen through the metrics that it writes."""
-
-    def __init__(self, settings: Mapping[str, Any], drawn: Mapping[str, Any], name: str) -> None:
-        self.out = Path(settings["out"]) / name
-        self._metric: Metric = settings["metric"]
-        self._log = Path(settings["out"]) / f"{name}.log"
-        self._read = 0
-        self._iteration = 0
-        values = [f"{field}={_json(value)}" for field, value in drawn.items()]
-        command = [sys.executable, "-I", "-m", "sim2real.cli", "train", settings["task"], "--out", str(self.out)]
-        # What Ray sets for its own worker is not for another Ray.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, *settings["words"], "--set", *values],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-            )
-
-    def next_result(self) -> dict[str, Any]:
-        """Wait for the next iteration and return it, or what the end was like."""
-        while True:
-            running = self._process.poll() is None
-            if (result := self._next_line()) is not None:
-                return result
-            if not running:
-                return self._end()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=0.2)
-
-    def _next_line(self) -> dict[str, Any] | None:
-        try:
-            with (self.out / "metrics.jsonl").open("rb") as file:
-                file.seek(self._read)
-                line = file.readline()
-        except OSError:
-            return None
-        if not line.endswith(b"\n"):
-            return None
-        self._read += len(line)
-        metrics = msgspec.json.decode(line)
-        self._iteration, value = metrics["iteration"], metrics[self._metric]
-        return self._result(-math.inf if value is None else value)
-
-    def _end(self) -> dict[str, Any]:
-        lines = self._log.read_text(errors="replace").splitlines() or [""]
-        error = lines[-1] if self._process.returncode else ""
-        return self._result(-math.inf, error=error, done=True)
-
-    def _result(self, metric: float, *, error: str = "", done: bool = False) -> dict[str, Any]:
-        return {"iteration": self._iteration, "metric": metric, "out": str(self.out), "error": error, "done": done}
-
-    def end(self) -> None:
-        """End the training, as Ctrl-C does: its last checkpoint is whole."""
-        if self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def _result_of(out: Path, trial: Any, metric: Metric) -> TrialResult:
+    iterations, best = best_of(out, metric)
+    return TrialResult(
+        out=out, settings=dict(trial.config["settings"]), iterations=iterations, metric=best, error=_error_of(trial)
+    )
 
 
-def _json(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _error_of(trial: Any) -> str | None:
+    """Return why a trial failed; None: it did not."""
+    if trial.status != "ERROR":
+        last: dict[str, Any] = trial.last_result or {}
+        return last.get("error") or None
+    lines = str(trial.get_error()).strip().splitlines()
+    if any("ActorDiedError" in line for line in lines):
+        return "the process that watched it died (killed, or out of memory)"
+    return lines[-1]
+
+
+def ranked(trials: Sequence[TrialResult]) -> tuple[TrialResult, ...]:
+    """Return trials best first; those without a figure after those with one, and those that failed last."""
+    return tuple(
+        sorted(trials, key=lambda each: (each.error is not None, math.inf if each.metric is None else -each.metric))
+    )
 
 
 def _write(out: Path, result: TuneResult) -> None:
@@ -305,7 +363,9 @@ def _write(out: Path, result: TuneResult) -> None:
 def _summary(result: TuneResult) -> str:
     lines = [f"{len(result.trials)} trials of {result.task}, best {result.metric} first:"]
     for trial in result.trials:
-        settings = " ".join(f"{name}={_json(value)}" for name, value in trial.settings.items())
         value = "-" if trial.metric is None else f"{trial.metric:.4g}"
-        lines.append(f"  {value:>9}  {trial.iterations:>5} iterations  {settings}  {trial.error or trial.out}")
+        told = trial.out if trial.error is None else f"failed: {trial.error}"
+        lines.append(
+            f"  {value:>9}  {trial.iterations:>5} iterations  {' '.join(assignments_of(trial.settings))}  {told}"
+        )
     return "\n".join(lines)
