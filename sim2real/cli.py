@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from sim2real import __version__
+from sim2real import __version__, interrupts
 from sim2real.errors import Sim2RealError
 from sim2real.extras import missing
 from sim2real.parsing import HelpRequestedError, UsageError, parse
@@ -176,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
+    interrupts.handle_once()
     try:
         if text := _about(words):
             return _end(text, 0)

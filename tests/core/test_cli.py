@@ -135,6 +135,21 @@ def test_an_interrupted_command_says_so_and_leaves_nothing(number: signal.Signal
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_pressed_again_and_again_is_pressed_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.core.cli_sample", "sample", "wait", "--out", str(tmp_path / "out.txt")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "waiting\n"
+        for _ in range(20_000):
+            process.send_signal(signal.SIGINT)
+            if process.poll() is not None:
+                break
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert one_line(stderr).startswith("interrupted: ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_command_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
     """As ``nohup`` starts it: the kernel has a mask of the signals that a process ignores."""
     command = [sys.executable, "-m", "tests.core.cli_sample", "sample", "wait", "--out", str(tmp_path / "out.txt")]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from sim2real_train.algorithms import make_algorithm
 from sim2real_train.cluster import local_cluster, remote_cluster
 from sim2real_train.collector import Collector
 from sim2real_train.config import PlacementConfig, TrainConfig
+from sim2real_train.messages import tell
 from sim2real_train.peers import join_peers
 from sim2real_train.plan import Candidate, Curve, Prediction, StageCurves, choose, enumerate_placements, predict
 from sim2real_train.rollout import Rollout
@@ -197,7 +197,7 @@ class AutoProbe:
 
 def _measured(config: TrainConfig, folder: Path, cpus: int, count: int) -> StageCurves:
     """Let workers measure their stages at the same time, since they share memory, caches and a busy machine."""
-    sys.stderr.write("placement auto: measuring simulation, inference and updates\n")
+    tell("placement auto: measuring simulation, inference and updates")
     probes = [place(AutoProbe, num_cpus=1) for _ in range(count)]
     curves = _mean(answers([probe.measure.remote(config) for probe in probes]))
     largest = curves.simulate.seconds[-1]

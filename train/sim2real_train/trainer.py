@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from sim2real import __version__
+from sim2real import __version__, interrupts
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
 from sim2real.tasks.gym_tasks import is_foreign
@@ -19,7 +19,6 @@ from sim2real_train.checks import check_run
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import verdict
 from sim2real_train.evaluate import Evaluation
-from sim2real_train.interrupts import Interrupts
 from sim2real_train.messages import tell
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
@@ -86,7 +85,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
         TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
     check_run(config)
-    with claimed(out), Interrupts() as interrupts:
+    with claimed(out), interrupts.handled_once():
         check_layout(out)
         if not resume:
             _check_fresh(out)
@@ -96,7 +95,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
                 clear(out)
             note_attempt(out, config, 0 if start is None else start.state.iteration)
             try:
-                return _train(config, schedule, out, start, interrupts)
+                return _train(config, schedule, out, start)
             except WorkerLostError as error:
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
@@ -104,9 +103,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _train(
-    config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None, interrupts: Interrupts
-) -> TrainResult:
+def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
     """Make one attempt; a worker that dies ends it with `WorkerLostError`."""
     try:
         interrupts.arm()
