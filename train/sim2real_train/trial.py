@@ -8,6 +8,7 @@ import fcntl
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import msgspec
 
 from sim2real_train.search_space import assignments_of
 
-__all__ = ["Training", "TrialSettings", "await_end", "best_of", "was_started"]
+__all__ = ["MetricsTail", "Training", "TrialSettings", "await_end", "best_of", "was_started"]
 
 _PATIENCE: Final = 60.0
 """How long [s] a training may take to end when it is told to."""
@@ -58,24 +59,24 @@ class Training:
 
     def __init__(self, settings: TrialSettings, drawn: Mapping[str, Any], name: str) -> None:
         self.out = Path(settings.out) / name
+        self._metrics = MetricsTail(self.out / "metrics.jsonl")
         self._metric = settings.metric
         self._stop = Path(settings.stop)
         self._log = _log_of(self.out)
-        self._read = 0
-        self._iteration = 0
         self._told_to_end = False
         self._process = None if self._stop.exists() else self._start(settings, drawn)
 
     def _start(self, settings: TrialSettings, drawn: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         launcher = [sys.executable, "-I", "-m", "sim2real_train.trial", str(os.getpid())]
-        words = ["train", settings.task, "--out", str(self.out), *settings.words, "--set", *assignments_of(drawn)]
+        words = ["train", settings.task, "--out", str(self.out), *settings.words]
+        values = [f"--set={assignment}" for assignment in assignments_of(drawn)]
         # What Ray sets for its own worker is not for another Ray.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         with self._log.open("wb") as log:
             # Held by whoever has this file as its stderr, for as long as one of them is there: `await_end`.
             fcntl.flock(log, fcntl.LOCK_SH)
             return subprocess.Popen(
-                [*launcher, *words],
+                [*launcher, *words, *values],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -94,8 +95,9 @@ class Training:
         """Wait for the next iteration and return it, or what the end was like."""
         while self._process is not None:
             running = self._process.poll() is None
-            if (result := self._next_line()) is not None:
-                return result
+            if (metrics := self._metrics.next()) is not None:
+                value = metrics[self._metric]
+                return self._result(-math.inf if value is None else value)
             if not running:
                 return self._result(-math.inf, error=self._error(self._process.returncode), done=True)
             if self._stop.exists():
@@ -104,27 +106,6 @@ class Training:
                 self._process.wait(timeout=_POLL)
         return self._result(-math.inf, done=True)
 
-    def _next_line(self) -> dict[str, Any] | None:
-        """Return the next iteration, if there is one; a training that went on from a checkpoint repeats some."""
-        try:
-            with (self.out / "metrics.jsonl").open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read:
-                    self._read = 0
-                file.seek(self._read)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return None
-                    self._read += len(line)
-                    metrics = msgspec.json.decode(line)
-                    if metrics["iteration"] > self._iteration:
-                        self._iteration, value = metrics["iteration"], metrics[self._metric]
-                        return self._result(-math.inf if value is None else value)
-        except FileNotFoundError:
-            pass
-        except msgspec.DecodeError:
-            self._read = 0  # written anew, and no line begins there any more
-        return None
-
     def _error(self, code: int) -> str:
         """Say why it failed; nothing where it did not."""
         if self._told_to_end or not code:
@@ -132,10 +113,13 @@ class Training:
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         told = re.findall(r"^error: (.+)$", self._log.read_text(errors="replace"), flags=re.MULTILINE)
-        return told[-1] if told else f"ended with exit code {code}; look into {self._log}"
+        if told:
+            return told[-1]
+        full = not shutil.disk_usage(self._log.parent).free
+        return "no space left for what it had to say" if full else f"ended with exit code {code}; look into {self._log}"
 
     def _result(self, metric: float, *, error: str = "", done: bool = False) -> dict[str, Any]:
-        return {"iteration": self._iteration, "metric": metric, "error": error, "done": done}
+        return {"iteration": self._metrics.iteration, "metric": metric, "error": error, "done": done}
 
     def end(self) -> None:
         """End the training as Ctrl-C does: its last checkpoint is whole."""
@@ -149,6 +133,41 @@ class Training:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class MetricsTail:
+    """Iterations that a training writes, each told of once, also where it goes on from a checkpoint and writes anew.
+
+    Args:
+        path: Its `metrics.jsonl`, which need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.iteration = 0
+        """The last that was told of."""
+
+    def next(self) -> dict[str, Any] | None:
+        """Return the metrics of the next iteration; None: there is none yet."""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._read:
+                self._read = 0
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                try:
+                    metrics = msgspec.json.decode(line)
+                except msgspec.DecodeError:
+                    # Written anew, and longer again already: where the next line began there is the midst of another.
+                    self._read = 0
+                    break
+                if metrics["iteration"] > self.iteration:
+                    self.iteration = metrics["iteration"]
+                    return metrics
+        return None
 
 
 def best_of(out: Path, metric: str) -> tuple[int, float | None]:

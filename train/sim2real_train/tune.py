@@ -152,11 +152,11 @@ def _check(args: TuneArgs) -> None:
 
 def _check_fresh(out: Path) -> None:
     """Check that a folder holds nothing, or is not there; a search that was refused may have left its lock."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise InputError(f"{out}: expected a folder, or a place for one, got a file; choose another --out")
     with writing(out):
+        if not out.exists():
+            return
+        if not out.is_dir():
+            raise InputError(f"{out}: expected a folder, or a place for one, got a file; choose another --out")
         if any(entry.name != ".lock" for entry in out.iterdir()):
             raise InputError(f"{out}: is not empty; choose another --out")
 
