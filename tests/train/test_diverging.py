@@ -10,7 +10,7 @@ import pytest
 
 from sim2real.errors import InputError
 from sim2real_train.checkpoint import read_checkpoint
-from sim2real_train.ppo import PpoConfig
+from sim2real_train.models import ModelConfig
 from sim2real_train.trainer import Schedule, TrainingStoppedError, train
 from tests.train.builders import make_worker, small_config
 
@@ -23,11 +23,11 @@ from tests.train.builders import make_worker, small_config
     ],
 )
 def test_a_run_that_diverges_saves_nothing_that_is_not_finite(task: str, advice: str, tmp_path: Path) -> None:
-    # Weights of 1e38 overflow in the next product.
-    ppo = PpoConfig(num_steps=16, epochs=2, minibatches=2, learning_rate=1e38)
+    # The variance of such noise is 0 in single precision, and the policy's change divides by it.
+    model = ModelConfig(hidden=(16,), initial_std=1e-30)
     schedule = Schedule(iterations=5, save_every=1, evaluate_every=100, evaluate_starts=4)
     with pytest.raises(TrainingStoppedError, match=rf"^training diverged: in iteration . .*; {advice}"):
-        train(small_config(algorithm=ppo, task=task), schedule, tmp_path)
+        train(small_config(model=model, task=task), schedule, tmp_path)
     for file in (tmp_path / "checkpoint").glob("state.json"):
         weights = read_checkpoint(file.parent).arrays["weights"]
         assert all(np.isfinite(array).all() for array in weights.values())

@@ -88,6 +88,7 @@ def test_a_run_that_was_done_says_so_and_goes_on_without_its_record(tmp_path: Pa
     assert [attempt.from_iteration for attempt in read_record(tmp_path).attempts] == [2]
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_is_removed_ends_with_one_line(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with training(out, "--iterations", "1000000") as process:
