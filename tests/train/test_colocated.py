@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from sim2real.errors import InputError
-from sim2real_train.actors import WorkerLostError
 from sim2real_train.cluster import local_cluster
 from sim2real_train.colocated import Colocated
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import merge
 from sim2real_train.placements import Machines, placed
+from sim2real_train.watch import WorkerLostError
 from tests.train.builders import iterate, make_worker, small_config
 
 

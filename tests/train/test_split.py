@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from sim2real.errors import InputError
-from sim2real_train.actors import WorkerLostError
 from sim2real_train.cluster import local_cluster
 from sim2real_train.disaggregated import Disaggregated
 from sim2real_train.moments import merge
 from sim2real_train.overlapped import Overlapped
 from sim2real_train.sleepers import Naps, sleeping_learners, sleeping_sims
 from sim2real_train.split import Pools, Split
+from sim2real_train.watch import WorkerLostError
 from tests.train.builders import children_named
 
 MakeOverlapped = Callable[[Pools], Overlapped]

@@ -8,17 +8,14 @@ from typing import Any, Final, cast
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from sim2real.errors import InputError, Sim2RealError
+from sim2real.errors import InputError
 from sim2real_train.cluster import is_private_without_gpus
+from sim2real_train.watch import WorkerLostError
 
-__all__ = ["NEVER_AGAIN", "WorkerLostError", "answers", "died", "free", "place", "ready", "started"]
+__all__ = ["NEVER_AGAIN", "answers", "died", "free", "place", "ready", "started"]
 
 NEVER_AGAIN: Final[dict[str, Any]] = {"max_restarts": 0, "max_task_retries": 0}
 """Options of every actor: Ray would run its constructor again without its state, and repeat what killed it."""
-
-
-class WorkerLostError(Sim2RealError):
-    """A worker process ended before its work was done."""
 
 
 def place(role: type, *, num_cpus: int, num_gpus: int = 0, at_once: int = 1) -> Any:

@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 import ray
 
 from sim2real.errors import InputError
+from sim2real_train.watch import watched
 
 __all__ = [
     "check_fits",
@@ -66,6 +67,7 @@ def local_cluster(num_cpus: int, *, num_gpus: int = 0, object_store_bytes: int =
 
     Raises:
         InputError: This process uses Ray already, or imported it in a way that makes it listen to the network.
+        WorkerLostError: A process of Ray's own died; the block was interrupted.
     """
     # Whoever takes no GPU sees none: Ray leaves all of them visible to its workers (ray-project/ray#54868).
     environment = _PRIVATE if num_gpus else _PRIVATE | {"CUDA_VISIBLE_DEVICES": ""}
@@ -85,7 +87,8 @@ def local_cluster(num_cpus: int, *, num_gpus: int = 0, object_store_bytes: int =
         (node,) = cast("list[dict[str, str]]", ray.nodes())
         if (address := node["NodeManagerAddress"]) != _LOOPBACK:
             raise InputError(f"Ray: expected to listen on {_LOOPBACK}, got {address}; import sim2real_train before ray")
-        yield folder
+        with watched():
+            yield folder
 
 
 @contextlib.contextmanager

@@ -11,10 +11,11 @@ import ray
 from ray.exceptions import RayError
 
 from sim2real.errors import InputError
-from sim2real_train.actors import WorkerLostError, answers, died, free, ready
+from sim2real_train.actors import answers, died, free, ready
 from sim2real_train.admission import Ticket
 from sim2real_train.chunks import ChunkInfo, Spawn
 from sim2real_train.messages import tell
+from sim2real_train.watch import WorkerLostError
 
 __all__ = ["Finished", "Lost", "SimPool"]
 

@@ -13,7 +13,6 @@ from sim2real import __version__, interrupts
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
 from sim2real.tasks.gym_tasks import is_foreign
-from sim2real_train.actors import WorkerLostError
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.checks import check_run
 from sim2real_train.config import TrainConfig
@@ -26,6 +25,7 @@ from sim2real_train.placement import Placement
 from sim2real_train.placements import Machines, placed
 from sim2real_train.provenance import note_attempt
 from sim2real_train.run_folder import BEST, CHECKPOINT, DUMPS, check_layout, claimed, clear
+from sim2real_train.watch import WorkerLostError
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
