@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 import ray
 
 from sim2real.errors import InputError
+from sim2real_train.scratch import scratch_folder
 from sim2real_train.watch import watched
 
 __all__ = [
@@ -179,13 +180,12 @@ def _session() -> Generator[Path]:
     if ray.is_initialized():
         raise InputError("Ray: expected a process that does not use it yet; call ray.shutdown() before training")
     with (
-        # Unix sockets lie in the folder, and their paths may have 107 characters: not below a long TMPDIR.
-        tempfile.TemporaryDirectory(prefix="s2r-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        scratch_folder() as folder,
         # Ray prints what it has to say of workers that died to stdout, which belongs to the command's result.
         contextlib.redirect_stdout(sys.stderr),
     ):
         try:
-            yield Path(folder)
+            yield folder
         finally:
             ray.shutdown()
 
