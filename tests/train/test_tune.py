@@ -118,6 +118,8 @@ def test_an_interrupt_ends_all_trials_and_keeps_what_is_known(tmp_path: Path, nu
         family = psutil.Process(process.pid).children(recursive=True)
         assert any("sim2real_train.trial" in each.cmdline() for each in family)
         if number == signal.SIGINT:
+            # Whoever waits presses it again.
+            os.killpg(process.pid, number)
             os.killpg(process.pid, number)
         else:
             process.send_signal(number)

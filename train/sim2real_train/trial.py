@@ -22,8 +22,8 @@ from sim2real_train.search_space import assignments_of
 
 __all__ = ["MetricsTail", "Training", "TrialSettings", "await_end", "best_of", "was_started"]
 
-_PATIENCE: Final = 60.0
-"""How long [s] a training may take to end when it is told to."""
+_PATIENCE: Final = 25.0
+"""How long [s] a training may take to end when it is told to; less than `sim2real.interrupts.PATIENCE`."""
 _POLL: Final = 0.2
 """How often [s] is looked for what a training wrote."""
 _SET_PARENT_DEATH_SIGNAL: Final = 1

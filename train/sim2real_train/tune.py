@@ -10,6 +10,7 @@ import logging
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import tyro
 
+from sim2real import interrupts
 from sim2real.arguments import check_number, check_seed
 from sim2real.command import Outcome
 from sim2real.errors import InputError, Sim2RealError
@@ -251,33 +253,39 @@ def _silent(name: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def _interruptible(stop: Path, finish: Callable[[], None]) -> Generator[None]:
-    """On Ctrl-C or a polite kill have no more trials begun, and those that run end well; a second one ends all at once.
+    """On Ctrl-C or a polite kill have no more trials begun, and those that run end well; pressed again it does nothing.
 
     Args:
         stop: File that is made then, which the trials look for.
         finish: Called then, so that no more trials are drawn.
+
+    Raises:
+        KeyboardInterrupt: Pressed again when that had taken too long.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    ending: float | None = None
 
     def interrupt(*_: object) -> None:
-        restore()
-        stop.touch()
-        finish()
+        nonlocal ending
+        if ending is None:
+            ending = time.monotonic()
+            stop.touch()
+            finish()
+        elif time.monotonic() > ending + interrupts.PATIENCE:
+            raise KeyboardInterrupt
 
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     for number in before:
         signal.signal(number, interrupt)
     try:
-        yield
+        with interrupts.then_held_back():
+            yield
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -341,7 +349,7 @@ def _error_of(trial: Any) -> str | None:
         last: dict[str, Any] = trial.last_result or {}
         return last.get("error") or None
     lines = str(trial.get_error()).strip().splitlines()
-    if any("ActorDiedError" in line for line in lines):
+    if any("actor died" in line or "actor is dead" in line for line in lines):
         return "the process that watched it died (killed, or out of memory)"
     return lines[-1]
 
