@@ -150,6 +150,9 @@ class Task(_Part, frozen=True):
     commands: Commands | None = None
     """None: the contract has no operator inputs."""
     events: tuple[Event, ...] = ()
+    """What happens to the robot from outside."""
+    training_events: tuple[Event, ...] | None = None
+    """The same in training, where a policy is to learn from more of it than it is judged by; None: as `events`."""
     curriculum: Curriculum | None = None
     critic: Mapping[str, Callable[[Motion], Array]] = {}
     """What a critic sees in training beside the policy's observation: name to a function to shape (N, k), about 1 in

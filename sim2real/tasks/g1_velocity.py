@@ -67,6 +67,7 @@ def flat(robot: Robot) -> Task:
         foot_load=160.0,
         posture=tuple(_POSTURE[part(joint.name)] for joint in walker.joints),
         push=(0.5, 0.3),
+        training_push=(0.8, 0.6),
         ranges=(),
         sides=(("left", "right"),),
         sideways=("roll", "yaw"),

@@ -30,6 +30,7 @@ GAIT: Final = Gait(
     foot_load=37.0,
     posture=(1.0, 0.3, 0.2) * _LEG,
     push=(0.5, 0.5),
+    training_push=(1.0, 1.5),
     ranges=(
         "base_mass",
         "base_com_x",

@@ -37,6 +37,8 @@ class Gait(msgspec.Struct, frozen=True, kw_only=True):
     """Weight [1/rad²] of each joint's deviation from the default pose."""
     push: tuple[float, float]
     """Largest sudden change of velocity [m/s] and of angular velocity [rad/s] that a push gives the base."""
+    training_push: tuple[float, float]
+    """The same in training, more often: what makes a robot fall is a state that it has never come back from."""
     ranges: tuple[str, ...]
     """Parameters of the robot that training draws from their typical ranges."""
     sides: tuple[tuple[str, str], ...]
@@ -281,7 +283,6 @@ def velocity_task(
     """
     if robot.base != "floating" or not robot.feet:
         raise InputError(f"robot {robot.name}: expected a floating base and feet for task {name}")
-    linear, angular = gait.push
     return Task(
         name=name,
         robot=robot,
@@ -314,7 +315,8 @@ def velocity_task(
         training_episode_length=20.0,
         scene=scene,
         commands=Commands(draw=draw_commands(gait.command_limits), period=(4.0, 8.0)),
-        events=(Event(name="push", apply=push(linear, angular), period=(3.0, 6.0)),),
+        events=(Event(name="push", apply=push(*gait.push), period=(3.0, 6.0)),),
+        training_events=(Event(name="push", apply=push(*gait.training_push), period=(2.0, 4.0)),),
         curriculum=curriculum,
         critic={**critic(robot, gait), **(more_critic or {})},
         sensors=SensorSpec(

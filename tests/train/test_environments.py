@@ -45,6 +45,15 @@ def test_training_starts_where_the_task_says_and_judging_where_it_begins() -> No
     assert task_env(make_worker(small_config())).task.start is pendulum.start
 
 
+def test_training_pushes_harder_than_judging() -> None:
+    task = get_task("go2-velocity-flat")
+    assert task.training_events is not None
+    learned = task_env(make_worker(small_config(task=task.name)))
+    assert learned.task.events == task.training_events
+    assert learned.task.events != task.events == TaskEnv(task, 1, seed=0).task.events
+    assert task_env(make_worker(small_config())).task.events == get_task(TASK).events == ()
+
+
 @pytest.mark.parametrize(("change", "option"), [({"robot": "go2"}, "--robot"), ({"delays": MEASURED}, "--latency")])
 def test_a_foreign_environment_has_its_own_physics(change: dict[str, object], option: str) -> None:
     with pytest.raises(InputError, match=f"gym:Pendulum-v1: has its own physics; leave out {option}"):

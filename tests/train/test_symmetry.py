@@ -26,11 +26,12 @@ MIRROR = Reflections(
 """Two sides, of which the critic sees the difference."""
 
 
-def learner_of(**config: Any) -> PpoLearner:
+def learner_of(*, spread: float = 0.5, **config: Any) -> PpoLearner:
+    """A policy whose weights are drawn, and far from symmetric where their `spread` is large."""
     torch.manual_seed(0)
     model = ActorCritic(ModelConfig(hidden=(16,)), 2, 3, 2)
     for parameter in model.actor.parameters():
-        parameter.data.normal_(0.0, 0.5)
+        parameter.data.normal_(0.0, spread)
     return PpoLearner(model, PpoConfig(**config), keep, observation_size=3, seed=0, mirror=MIRROR)
 
 
@@ -77,13 +78,40 @@ def test_images_join_the_samples_with_the_policy_that_they_meet() -> None:
     assert torch.equal(both.log_probs[:, 32:], expected)
 
 
-@pytest.mark.parametrize("symmetry", ["augment", "loss"])
-def test_what_one_side_learns_the_other_does_too(symmetry: str) -> None:
-    """Only the first action is paid for; without the mirror, the second one would stay where it was."""
+def test_images_count_as_far_as_the_policy_would_act_like_them() -> None:
+    """Importance weights, as for samples of older weights: the mirrored policy acted."""
+    learner = learner_of(spread=0.2, symmetry="augment", weight_limit=1.5)
+    learner.score([rollout_of(learner, torch.Generator().manual_seed(0))])
+    samples = learner.samples
+    assert samples is not None
+    both = learner._reflected(samples)  # pyright: ignore[reportPrivateUsage]
+    assert torch.equal(both.weights[:, :32], samples.weights)
+    ratios = torch.exp(both.log_probs[:, 32:] - samples.log_probs)
+    assert (ratios > 1.5).any()
+    assert ((ratios > 0.01) & (ratios < 1.5)).any()
+    torch.testing.assert_close(both.weights[:, 32:], ratios * (ratios <= 1.5))
+    # With little noise, nobody acts like the image of a policy that is not symmetric.
+    sure = learner_of(spread=0.5, symmetry="augment")
+    sure.behaviour.log_std().fill_(-5.0)
+    sure.score([rollout_of(sure, torch.Generator().manual_seed(0))])
+    assert sure.samples is not None
+    images = sure._reflected(sure.samples).weights[:, 32:]  # pyright: ignore[reportPrivateUsage]
+    assert images.mean() < 0.05
+    assert images.isfinite().all()
+
+
+@pytest.mark.parametrize(("symmetry", "spread"), [("augment", 0.15), ("loss", 0.5)])
+def test_what_one_side_learns_the_other_does_too(symmetry: str, spread: float) -> None:
+    """Only the first action is paid for; without the mirror, the second one would stay where it was.
+
+    Images of a policy that is far from symmetric hardly count, so that `augment` begins close to it, as networks do.
+    """
     actions: dict[str, float] = {}
     left: dict[str, float] = {}
     for name in ("none", symmetry):
-        learner = learner_of(symmetry=name, symmetry_coefficient=5.0, learning_rate=3e-3, desired_kl=0.05)
+        learner = learner_of(
+            spread=spread, symmetry=name, symmetry_coefficient=5.0, learning_rate=3e-3, desired_kl=0.05
+        )
         generator = torch.Generator().manual_seed(1)
         before = asymmetry(learner)
         for _ in range(30):

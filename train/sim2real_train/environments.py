@@ -64,7 +64,11 @@ def training_env(
         return GymTaskEnv(config.task, num_envs, seed=seed, num_threads=num_threads)
     task = _task(config)
     return TaskEnv(
-        msgspec.structs.replace(task, start=task.training_start or task.start),
+        msgspec.structs.replace(
+            task,
+            start=task.training_start or task.start,
+            events=task.events if task.training_events is None else task.training_events,
+        ),
         num_envs,
         seed=seed,
         randomization=training_ranges(config, task),

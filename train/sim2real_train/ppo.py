@@ -254,8 +254,10 @@ class PpoLearner(Algorithm):
     def _reflected(self, samples: Samples) -> Samples:
         """Return the samples with what symmetry asks for: their images beside them, or what is seen in the mirror.
 
-        In the mirror, the proximal policy is what it is there, so that all ratios begin at 1. Weights and advantages of
-        images are the samples', as if the mirrored policy had acted, which is the policy once that is symmetric.
+        In the mirror, the proximal policy is what it is there, so that all ratios begin at 1. What acted there is the
+        mirrored policy: images are weighted by how much more or less probable the proximal one makes them, as with
+        older weights (`_proximal`). Without that, once the noise is small, images that it would never act like pull it
+        to and fro, and it forgets how to walk.
 
         Source: Mittal et al., "Symmetry considerations for learning task symmetric robot policies" (2024).
         """
@@ -267,12 +269,15 @@ class PpoLearner(Algorithm):
             return replace(samples, mirrored=observations)
         actions = self._mirror.action(samples.actions)
         means = self.actor.unroll(observations, (), samples.episode_start)
+        log_probs = gaussian_log_prob(actions, means, self.behaviour.log_std())
+        weights = samples.weights * torch.exp(log_probs - samples.log_probs)
         image = replace(
             samples,
             critic_observations=seen,
             actions=actions,
             means=means,
-            log_probs=gaussian_log_prob(actions, means, self.behaviour.log_std()),
+            log_probs=log_probs,
+            weights=weights * (weights <= self.config.weight_limit),
             values=self.actor_critic.critic.unroll(seen, (), samples.episode_start),
         )
         return Samples.joined([samples, image])
