@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from sim2real.errors import Sim2RealError
+from sim2real.field_docs import field_docs
 
 __all__ = ["HelpRequestedError", "UsageError", "parse"]
 
@@ -55,7 +56,7 @@ def parse(command: str, args_class: type[Any], words: Sequence[str]) -> Any:
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), _sensible_width():
             return tyro.cli(
-                args_class,
+                _with_docs(args_class),
                 prog=f"sim2real {command}",
                 description=f"{inspect.getdoc(args_class)}\n\nWith --json: one object on stdout, all else on stderr.",
                 args=_one_value_each(args_class, words),
@@ -65,6 +66,20 @@ def parse(command: str, args_class: type[Any], words: Sequence[str]) -> Any:
         if end.code in (0, None):
             raise HelpRequestedError(_wrapped(stdout.getvalue().rstrip())) from None
         raise UsageError(f"{_unframed(stderr.getvalue())}; see sim2real {command} --help") from None
+
+
+def _with_docs(args_class: type[Any]) -> type[Any]:
+    """Give the fields of a class their docstrings as annotations; tyro keeps the line breaks of those in the source."""
+    import typing
+
+    from typing_extensions import Doc
+
+    docs = field_docs(args_class)
+    args_class.__annotations__ = {
+        name: typing.Annotated[hint, Doc(docs[name])] if name in docs else hint
+        for name, hint in typing.get_type_hints(args_class, include_extras=True).items()
+    }
+    return args_class
 
 
 def _one_value_each(args_class: type[Any], words: Sequence[str]) -> list[str]:

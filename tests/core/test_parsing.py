@@ -18,7 +18,8 @@ class Args:
     bundle: tyro.conf.Positional[Path]
     """A file."""
     train_args: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Any number of words."""
+    """Any number of words, each of which is
+    kept: this goes on in the same paragraph."""
     hidden: tuple[int, ...] = ()
     """Any number of numbers, the last mention of which counts."""
     seed: int = 0
@@ -54,3 +55,10 @@ def test_a_complaint_is_one_line(typed: list[str]) -> None:
 def test_help_says_what_may_be_repeated() -> None:
     with pytest.raises(HelpRequestedError, match="repeatable"):
         parse("try", Args, ["--help"])
+
+
+def test_help_lays_out_a_paragraph_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    for _ in range(2):
+        with pytest.raises(HelpRequestedError, match="each of which is kept: this goes on in the same paragraph"):
+            parse("try", Args, ["--help"])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
-import itertools
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from sim2real.errors import InputError
+from sim2real.field_docs import field_docs
 from sim2real_train.limits import allowed_of
 
 __all__ = ["Field", "describe", "override"]
@@ -34,7 +31,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(config: msgspec.Struct, prefix: str = "") -> list[Field]:
     """Return all fields of a configuration, those of structs within it under dotted names."""
-    meanings = _meanings(type(config))
+    meanings = field_docs(type(config))
     rows: list[Field] = []
     for name in config.__struct_fields__:
         value = getattr(config, name)
@@ -103,21 +100,3 @@ def _near(name: str, config: msgspec.Struct, path: list[str]) -> str:
     if near:
         return f"; did you mean {' or '.join(prefix + each for each in near)}?"
     return f"; there are {', '.join(known)}"
-
-
-def _meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the docstrings that stand below the fields of a struct."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(definition, ast.ClassDef)
-    return dict(_documented(definition.body))
-
-
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, below in itertools.pairwise(body):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            yield field.target.id, " ".join(str(below.value.value).split())
