@@ -12,7 +12,7 @@ __all__ = ["field_docs"]
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Return what stands below each field of a class, in one line; without a docstring, or its source, it is left out."""
+    """Return what stands below each field of a class, in one line; without a docstring or source, nothing."""
     try:
         source = inspect.getsource(kind)
     except OSError:

@@ -86,8 +86,7 @@ def then_held_back() -> Generator[None]:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _state.ending is not None and now < _state.ending + PATIENCE:
-        # SIGINT need not come from a person: threads report by it what they find (`_thread.interrupt_main`).
-        _state.held_back |= number != signal.SIGINT
+        _state.held_back = True
         return
     _state.ending = now
     raise KeyboardInterrupt

@@ -42,6 +42,7 @@ EXTRAS_OF = {
 }
 DISTRIBUTION_OF = {
     "zmq": "pyzmq",
+    "typing_extensions": "typing-extensions",
     "zstandard": "mcap",
     "glfw": "mujoco",
     "warp": "warp-lang",
@@ -174,7 +175,7 @@ def imports(path: Path) -> set[str]:
             module = node.args[0]
             assert isinstance(module, ast.Constant)
             names.add(str(module.value).partition(".")[0])
-    return names - {"__future__", "typing_extensions"}  # the latter is for type checkers only
+    return names - {"__future__"}
 
 
 def brought_by(wheel: Path, extras: tuple[str, ...]) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
@@ -238,13 +237,14 @@ def _picked(args: TrainArgs, config: TrainConfig, machines: Machines) -> tuple[T
     """Return the run as it is placed best; one that is resumed stays where it was, since its results depend on it."""
     from sim2real_train.auto import comparison, pick, with_placement
     from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
+    from sim2real_train.messages import tell
 
     if args.resume and has_checkpoint(args.out / "checkpoint"):
         before = read_checkpoint(args.out / "checkpoint").state.config
         config = msgspec.structs.replace(config, num_workers=before.num_workers, placement=before.placement)
         return config, machines, None
     choice = pick(config, address=args.address)
-    sys.stderr.write(comparison(choice) + "\n")
+    tell(comparison(choice))
     chosen = choice.chosen.candidate
     return with_placement(config, chosen), msgspec.structs.replace(machines, num_threads=chosen.threads), choice
 
