@@ -22,6 +22,8 @@ __all__ = ["EdgeSocket"]
 _CLOCK_ROUNDS: Final = 16
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _STATE: Final = MessageType.STATE
+_ANSWERS: Final = (MessageType.HELLO, MessageType.PONG)
+"""What `_ask` asks for. A plant that is slow is asked again, and answers each time: more of them may come later."""
 
 _C = TypeVar("_C", Hello, Pong)
 
@@ -55,6 +57,8 @@ class EdgeSocket(Link):
             FrameReader(MessageType.STATE, hello.contract_hash, hello.state_shape),
             FrameWriter(MessageType.COMMAND, hello.contract_hash, hello.command_shape),
         )
+        # Questions that were not answered yet.
+        self._late = 0
         # A name that nobody can guess: the plant recognizes its edge by it.
         self._socket.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(16))
         try:
@@ -77,6 +81,7 @@ class EdgeSocket(Link):
         deadline = now_ns() + timeout_ns
         self._farewell = None
         self._in_session = False
+        self._late = 0
         peer = self._ask(lambda: self._hello, Hello, deadline)
         difference = mismatch(peer, self._hello)
         if difference is not None:
@@ -138,7 +143,10 @@ class EdgeSocket(Link):
         received = self._received
         kind = self._reader.read(size, values, received)
         if kind is not _STATE:
-            self._note(kind)
+            if kind in _ANSWERS and self._late > 0:
+                self._late -= 1
+            else:
+                self._note(kind)
             return 0
         received.read_ns = received.received_ns = now_ns()
         if offset_ns := self._offset_ns:
@@ -157,7 +165,7 @@ class EdgeSocket(Link):
         """Send what `question` makes, again and again, until the plant answers."""
         started = now_ns()
         while (now := now_ns()) < deadline_ns:
-            self._send(encode_control(question(), self._hash))
+            self._late += self._send(encode_control(question(), self._hash))
             retry = min(deadline_ns, now + RETRY_NS)
             while (size := self._take(retry - now_ns())) >= 0:
                 kind = self._reader.read(size, None, self._received)
@@ -171,7 +179,10 @@ class EdgeSocket(Link):
                 elif kind is MessageType.BYE:
                     self._note(kind)
                     raise WireError(f"{self.endpoint}: the plant said goodbye: {self._farewell}")
-                elif kind is TYPE_OF[answer]:
+                elif kind in _ANSWERS:
+                    self._late -= 1
+                    if kind is not TYPE_OF[answer]:
+                        continue
                     if (reply := decode_control(message, answer)) is not None:
                         return reply
                     self.drops.add(Drop.BAD_PAYLOAD)

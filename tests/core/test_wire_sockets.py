@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zmq
 
+from sim2real import wire_edge
 from sim2real.clock import NS_PER_MS, NS_PER_S, now_ns
 from sim2real.errors import WireError
 from sim2real.wire import Drop, FrameWriter, MessageType, decode_control, encode_control
@@ -105,6 +106,37 @@ def test_every_lockstep_message_arrives(tmp_path: Path) -> None:
         assert pipe.recv() == "connected"
         assert pipe.recv() == ("enough", rounds, 0, {})
         assert plant.superseded == plant.unsent == plant.drops.total == 0
+
+
+def test_late_answers_to_questions_that_were_asked_again_are_no_surprise(
+    plant: PlantSocket, edge: EdgeSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where both ends share a busy machine."""
+    monkeypatch.setattr(wire_edge, "RETRY_NS", NS_PER_MS)
+    with ThreadPoolExecutor(1) as pool:
+        connected = pool.submit(edge.connect, WAIT_NS)
+        started = now_ns()
+        while now_ns() - started < 50 * NS_PER_MS:
+            pass
+        plant.accept(WAIT_NS)
+        connected.result()
+    # The last of the answers comes before this state.
+    assert send(plant, 0)
+    while (received := edge.receive_state(state_array(), WAIT_NS)) is None or received.sequence != 0:
+        pass
+    assert edge.drops.total == 0
+
+
+def test_what_nobody_asked_for_is_counted(
+    plant: PlantSocket, edge: EdgeSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_edge, "RETRY_NS", WAIT_NS)
+    meet(plant, edge)
+    surprise = encode_control(HELLO, HASH)
+    plant._send(surprise)  # pyright: ignore[reportPrivateUsage]
+    assert send(plant, 0)
+    assert edge.receive_state(state_array(), WAIT_NS) is not None
+    assert edge.drops[Drop.UNEXPECTED] == 1
 
 
 @pytest.mark.parametrize("timeout_ns", [0, WAIT_NS])

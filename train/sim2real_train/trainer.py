@@ -99,7 +99,8 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
             except WorkerLostError as error:
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
-                tell(f"{error}; going on from the last checkpoint ({left} restarts left)")
+                onwards = "going on from the last checkpoint" if has_checkpoint(_checkpoint(out)) else "beginning anew"
+                tell(f"{error}; {onwards} (restarts left: {left})")
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
