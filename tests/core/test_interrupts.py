@@ -40,12 +40,13 @@ def test_a_command_stays_so_after_a_part_of_it() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_end_that_came_by_itself_is_not_broken_off_and_nothing_is_begun_after_it() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_end_that_came_by_itself_is_not_broken_off_and_nothing_is_begun_after_it(number: signal.Signals) -> None:
     with interrupts.handled_once():
         interrupts.arm()
         with interrupts.then_held_back():
             pass
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         with pytest.raises(KeyboardInterrupt):
             interrupts.arm()
 
@@ -56,7 +57,6 @@ def test_each_attempt_can_be_interrupted() -> None:
             interrupts.arm()
             with pytest.raises(KeyboardInterrupt), interrupts.then_held_back():
                 signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
 
 
 def test_an_end_that_takes_for_ever_can_be_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
