@@ -98,6 +98,7 @@ def assert_only_on_loopback(processes: list[psutil.Process]) -> None:
     assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_train_then_resume_equals_train(hostile_folder: Path) -> None:
     """Cases 23, 25, 27: two iterations as a user's process and two more give the files of four in one go."""
     words = ("--workers", "1", "--iterations", "2", "--save-every", "2", "--evaluate-every", "2", "--json")

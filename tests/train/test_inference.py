@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sim2real_train.actors import place, started
+from sim2real_train.actors import answers, place, started
 from sim2real_train.behaviour import Behaviour, GaussianBehaviour
 from sim2real_train.cluster import local_cluster
 from sim2real_train.collector import Collector
@@ -132,7 +132,7 @@ def test_a_collector_acts_through_the_server() -> None:
     with local_cluster(1):
         server = place(InferenceServer, num_cpus=1, at_once=8)
         started([server.start.remote(make, 8, 1.0, 1)], limit=60.0)
-        server.set_weights.remote(arrays_of(make()), 5)
+        answers([server.set_weights.remote(arrays_of(make()), 5)])
         remote = RemoteBehaviour(make(), server)
         there.collect(remote)
         assert remote.oldest == 5

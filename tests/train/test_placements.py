@@ -83,7 +83,7 @@ def test_the_policy_may_act_in_a_server(tmp_path: Path) -> None:
         assert workers.stages()["staleness_max"] <= 1.0
 
 
-@pytest.mark.parametrize("kind", ["overlapped", "disaggregated"])
+@pytest.mark.parametrize("kind", [pytest.param("overlapped", marks=pytest.mark.slow), "disaggregated"])
 def test_a_run_goes_on_from_its_checkpoint(kind: str, tmp_path: Path) -> None:
     config = split_config(kind)
     train(config, SCHEDULE, tmp_path)
@@ -96,6 +96,7 @@ def test_a_run_goes_on_from_its_checkpoint(kind: str, tmp_path: Path) -> None:
     assert int(after.arrays["learner"]["version"]) == 3
 
 
+@pytest.mark.slow
 def test_one_simulator_may_feed_two_learners(tmp_path: Path) -> None:
     config = small_config(num_workers=1, placement=PlacementConfig(kind="overlapped", learners=2))
     with placed(config, Machines(), dumps=tmp_path) as workers:

@@ -82,6 +82,7 @@ def read_result(out: Path) -> TuneResult:
     )
 
 
+@pytest.mark.slow
 def test_trials_are_runs_and_the_best_comes_first(tmp_path: Path) -> None:
     """Nothing but the result goes to stdout, and nothing but progress to stderr."""
     out = tmp_path / "search"
@@ -109,7 +110,8 @@ def test_trials_are_runs_and_the_best_comes_first(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == {".lock", "tune.json"} | names | {f"{name}.log" for name in names}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_trials_and_keeps_what_is_known(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "search"
     words = ("--space", "algorithm.clip=0.1|0.2", "--trials", "3", "--iterations", "1000000")
