@@ -17,6 +17,13 @@ def of_ray(name: str) -> psutil.Process:
     return found
 
 
+def is_of_ray(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("ray::") and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize(
     ("name", "called"),
     [pytest.param("gcs_server", "control store", marks=pytest.mark.slow), ("raylet", "scheduler")],
@@ -25,6 +32,7 @@ def test_a_run_ends_at_once_when_a_process_of_rays_own_dies(tmp_path: Path, name
     """By itself Ray would wait for a minute, and then end this process without a word."""
 
     before = psutil.Process().children()
+    others = {each.pid for each in psutil.process_iter()}
 
     def run() -> None:
         with placed(small_config(), Machines(), dumps=tmp_path) as workers:
@@ -36,6 +44,8 @@ def test_a_run_ends_at_once_when_a_process_of_rays_own_dies(tmp_path: Path, name
     with pytest.raises(WorkerLostError, match=f"Ray's {called} died"):
         run()
     assert psutil.Process().children() == before
+    # Ray's agents are nobody's children any more once the scheduler is gone.
+    assert not [each for each in psutil.process_iter() if each.pid not in others and is_of_ray(each)]
 
 
 def test_what_waits_for_something_else_is_interrupted() -> None:

@@ -1,4 +1,4 @@
-"""A folder for the time of a run, which the next run removes where this one was killed."""
+"""A folder for the time of a run and of the processes that live in it; the next run clears up where one was killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -25,6 +26,9 @@ _LOCK: Final = "owner"
 def scratch_folder() -> Generator[Path]:
     """Make a folder that is gone at the end of the block; remove those whose owners were killed.
 
+    Processes whose working directory it is end with it: some of Ray's outlive the one that should have ended them, and
+    would write to the folder again.
+
     Raises:
         InputError: There is no place for it.
     """
@@ -42,6 +46,7 @@ def scratch_folder() -> Generator[Path]:
             (folder / f".{_LOCK}").rename(folder / _LOCK)
             yield folder
         finally:
+            _end_processes(folder)
             os.close(lock)
 
 
@@ -51,6 +56,15 @@ def _sweep() -> None:
             lock = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _end_processes(left.parent)
                 shutil.rmtree(left.parent, ignore_errors=True)
             finally:
                 os.close(lock)
+
+
+def _end_processes(folder: Path) -> None:
+    """End all processes but this one that live in a folder; where there is no /proc, nobody can tell."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # gone, or somebody else's
+            if link.readlink() == folder and int(link.parent.name) != os.getpid():
+                os.kill(int(link.parent.name), signal.SIGKILL)
