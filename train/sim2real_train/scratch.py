@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import shutil
 import signal
 import tempfile
@@ -20,6 +21,8 @@ _ROOT: Final = Path("/tmp")
 """Unix sockets lie in the folder, and their paths may have 107 characters: not below a long TMPDIR."""
 _PREFIX: Final = "s2r-"
 _LOCK: Final = "owner"
+_PATIENCE: Final = 5.0
+"""How long [s] a process that is killed may take to end; one that waits for a disk takes longer."""
 
 
 @contextlib.contextmanager
@@ -67,4 +70,13 @@ def _end_processes(folder: Path) -> None:
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):  # gone, or somebody else's
             if link.readlink() == folder and int(link.parent.name) != os.getpid():
-                os.kill(int(link.parent.name), signal.SIGKILL)
+                _end(int(link.parent.name))
+
+
+def _end(pid: int) -> None:
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [], _PATIENCE)
+    finally:
+        os.close(process)
