@@ -11,6 +11,7 @@ diverged/worker-0/                  what led to diverged simulations
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -164,6 +165,6 @@ def writing(out: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{out}: cannot be written to ({error.strerror or error}); free space or choose another --out"
-        ) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free space, or choose another --out" if full else "choose another --out"
+        raise InputError(f"{out}: cannot be written to ({error.strerror or error}); {advice}") from error
