@@ -97,7 +97,7 @@ def test_a_run_whose_folder_is_removed_ends_with_one_line(tmp_path: Path) -> Non
         code, lines = end(process)
     assert code == 2
     assert lines == [
-        f"error: {out}: cannot be written to (No such file or directory); free space or choose another --out"
+        f"error: {out}: cannot be written to (No such file or directory); choose another --out"
     ]
 
 
