@@ -96,9 +96,7 @@ def test_a_run_whose_folder_is_removed_ends_with_one_line(tmp_path: Path) -> Non
         shutil.rmtree(out)
         code, lines = end(process)
     assert code == 2
-    assert lines == [
-        f"error: {out}: cannot be written to (No such file or directory); choose another --out"
-    ]
+    assert lines == [f"error: {out}: cannot be written to (No such file or directory); choose another --out"]
 
 
 def test_ctrl_c_pressed_again_and_again_changes_nothing(tmp_path: Path) -> None:

@@ -95,10 +95,7 @@ def python(code: str, *words: str | Path, stderr: int = subprocess.PIPE) -> subp
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     done = python(FULL, tmp_path / "run")
-    assert (
-        done.stdout
-        == f"{tmp_path / 'run'}: cannot be written to (File too large); choose another --out\n"
-    )
+    assert done.stdout == f"{tmp_path / 'run'}: cannot be written to (File too large); choose another --out\n"
     assert "Traceback" not in done.stderr
 
 

@@ -16,6 +16,7 @@ from sim2real_train.overlapped import Overlapped
 from sim2real_train.sleepers import Naps, sleeping_learners, sleeping_sims
 from sim2real_train.split import Pools
 from sim2real_train.stages import Stages
+from sim2real_train.watch import WHY
 
 
 class Clock:
@@ -116,4 +117,4 @@ def test_a_worker_that_is_replaced_is_told_of_as_it_happens(capfd: pytest.Captur
             placement.publish(collected.observations)
         replaced = placement.pool.replaced
     told = [line for line in capfd.readouterr().err.splitlines() if "simulator worker" in line]
-    assert told == ["simulator worker 0 died (killed, or out of memory) and was replaced; the run goes on"] * replaced
+    assert told == [f"simulator worker 0 died ({WHY}) and was replaced; the run goes on"] * replaced

@@ -10,7 +10,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from sim2real.errors import InputError
 from sim2real_train.cluster import is_private_without_gpus
-from sim2real_train.watch import WorkerLostError
+from sim2real_train.watch import WHY, WorkerLostError
 
 __all__ = ["NEVER_AGAIN", "answers", "died", "free", "place", "ready", "started"]
 
@@ -98,7 +98,7 @@ def _cause(first: RayError, calls: Sequence[Any]) -> Exception:
     """
     failures = [first, *(failure for call in calls if (failure := _failure(call)) is not None)]
     if any(isinstance(failure, RayActorError) for failure in failures):
-        return WorkerLostError("a worker process died (killed, or out of memory)")
+        return WorkerLostError(f"a worker process died ({WHY})")
     cause: object = getattr(first, "cause", None) if isinstance(first, RayTaskError) else None
     return cause if isinstance(cause, Exception) else first
 

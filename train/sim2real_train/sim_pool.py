@@ -15,7 +15,7 @@ from sim2real_train.actors import answers, died, free, ready
 from sim2real_train.admission import Ticket
 from sim2real_train.chunks import ChunkInfo, Spawn
 from sim2real_train.messages import tell
-from sim2real_train.watch import WorkerLostError
+from sim2real_train.watch import WHY, WorkerLostError
 
 __all__ = ["Finished", "Lost", "SimPool"]
 
@@ -187,7 +187,7 @@ class SimPool:
         if sim.deaths > self._most_deaths:
             raise WorkerLostError(
                 f"{sim.deaths} simulator workers of rank {sim.rank} died one after the other before one finished a "
-                "chunk (killed, or out of memory): give fewer or smaller workers"
+                f"chunk ({WHY}): give fewer or smaller workers"
             )
         ticket = self._end_chunk(sim)
         # It may also be alive behind a broken connection, and would answer for its successor.
@@ -195,7 +195,7 @@ class SimPool:
         sim.incarnation += 1
         sim.actor, sim.call = self._spawn(sim.rank, sim.incarnation)
         self.replaced += 1
-        tell(f"simulator worker {sim.rank} died (killed, or out of memory) and was replaced; the run goes on")
+        tell(f"simulator worker {sim.rank} died ({WHY}) and was replaced; the run goes on")
         return None if ticket is None else Lost(ticket)
 
     def _end_chunk(self, sim: _Sim) -> Ticket | None:

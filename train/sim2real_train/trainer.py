@@ -99,7 +99,8 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
             except WorkerLostError as error:
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
-                onwards = "going on from the last checkpoint" if has_checkpoint(_checkpoint(out)) else "beginning anew"
+                saved = _saved_iteration(out)
+                onwards = "beginning anew" if saved is None else f"going on from iteration {saved}"
                 tell(f"{error}; {onwards} (restarts left: {left})")
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -286,8 +287,13 @@ def _differences(was: msgspec.Struct, now: msgspec.Struct, path: str = "") -> li
     return phrases
 
 
+def _saved_iteration(out: Path) -> int | None:
+    """Return the iteration of the last checkpoint; None: there is none."""
+    return read_checkpoint(_checkpoint(out)).state.iteration if has_checkpoint(_checkpoint(out)) else None
+
+
 def _how_to_go_on(out: Path) -> str:
-    if not has_checkpoint(_checkpoint(out)):
+    iteration = _saved_iteration(out)
+    if iteration is None:
         return "no checkpoint was saved yet: train anew"
-    iteration = read_checkpoint(_checkpoint(out)).state.iteration
     return f"the checkpoint of iteration {iteration} is whole: the same command with --resume goes on from it"

@@ -17,12 +17,14 @@ from typing import Any, Final
 
 from sim2real.errors import Sim2RealError
 
-__all__ = ["WorkerLostError", "watched"]
+__all__ = ["WHY", "WorkerLostError", "watched"]
 
 _NEEDED: Final = {"gcs_server": "control store", "raylet": "scheduler"}
 """Kinds of Ray's processes without which nothing runs."""
 
 
+WHY: Final = "killed, out of memory, or ended by its environment"
+"""What ends a worker; Ray does not tell which."""
 _WAKE: Final = signal.SIGRTMAX
 """What interrupts the main thread; SIGINT is the person's, and ignored where a shell starts us in the background."""
 
