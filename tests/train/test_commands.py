@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,10 @@ from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.train_command import TrainArgs, config_of, run_train
 from tests.train.builders import TASK, children_named, metrics, small_config
+from tests.train.processes import PATIENCE, SIM2REAL, ended_at_last, wait_for_iteration
 
 SMALL = ("--num-envs", "8", "--num-steps", "16", "--hidden", "16", "--seed", "4", "--evaluate-starts", "8")
 ENDLESS = (*SMALL, "--iterations", "1000000", "--save-every", "2")
-PATIENCE = 120.0
-"""Seconds until a process that should have ended counts as hung."""
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def hostile_folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, out: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [str(Path(sys.executable).with_name("sim2real")), "train", TASK, "--out", out, *words],
+        [SIM2REAL, "train", TASK, "--out", out, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,17 +57,10 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 def running(tmp_path: Path) -> Generator[subprocess.Popen[bytes]]:
     """A run on two workers that has saved at least one checkpoint and would go on for ever."""
     process = start(tmp_path, "run", *ENDLESS, "--workers", "2", "--restarts", "0")
-    assert process.stderr is not None
-    seen = b""
-    while not any(int(number) >= 4 for number in re.findall(rb"\| (\d+)/1000000", seen)):
-        chunk = os.read(process.stderr.fileno(), 4096)
-        assert chunk, f"the run ended early: {seen.decode()}"
-        seen = seen[-200:] + chunk
-    # The bar moves before the checkpoint of its iteration is written; that of the iteration before is there.
-    yield process
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=PATIENCE)
+    with ended_at_last(process):
+        # The bar moves before the checkpoint of its iteration is written; that of the iteration before is there.
+        wait_for_iteration(process, 4)
+        yield process
 
 
 def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

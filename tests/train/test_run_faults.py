@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,43 +17,28 @@ import pytest
 from sim2real_train.checkpoint import read_checkpoint
 from sim2real_train.provenance import read_record
 from tests.train.builders import TASK
+from tests.train.processes import PATIENCE, SIM2REAL, ended_at_last, told, wait_for_iteration
 
 WORDS = ("--num-envs", "8", "--num-steps", "16", "--hidden", "16", "--evaluate-starts", "8", "--restarts", "0")
 ENDLESS = ("--iterations", "1000000", "--save-every", "2")
-PATIENCE = 120.0
-"""Seconds until a process that should have ended counts as hung."""
 
 
 @contextmanager
 def training(out: Path, *words: str, stderr: int = subprocess.PIPE) -> Generator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("sim2real")), "train", TASK, "--out", str(out), *WORDS, *words],
+        [SIM2REAL, "train", TASK, "--out", str(out), *WORDS, *words],
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,
     )
-    try:
+    with ended_at_last(process):
         yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=PATIENCE)
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
     """Wait for the end; return the exit code and the lines of stderr but for the progress bar's."""
     _, stderr = process.communicate(timeout=PATIENCE)
-    lines = stderr.decode().replace("\r", "\n").splitlines()
-    return process.returncode, [line for line in lines if line.strip() and not line.startswith("train:")]
-
-
-def wait_for_iteration(process: subprocess.Popen[bytes], number: int) -> None:
-    assert process.stderr is not None
-    seen = b""
-    while not any(int(each) >= number for each in re.findall(rb"\| (\d+)/1000000", seen)):
-        chunk = os.read(process.stderr.fileno(), 4096)
-        assert chunk, f"the run ended early: {seen.decode()}"
-        seen = seen[-200:] + chunk
+    return process.returncode, told(stderr, "train")
 
 
 def test_a_run_begins_among_leftovers_and_without_a_stderr(tmp_path: Path) -> None:

@@ -21,13 +21,12 @@ from sim2real_train.checkpoint import read_checkpoint
 from sim2real_train.provenance import read_record
 from sim2real_train.run_folder import claimed
 from sim2real_train.search_space import check_space, domain_of, parse_space
-from sim2real_train.trial import MetricsTail, Training, TrialSettings, await_end, best_of
+from sim2real_train.trial import MetricsTail, Training, TrialSettings, await_end, last_of
 from sim2real_train.tune import SearchFailedError, TrialResult, TuneArgs, TuneResult, ranked, run_tune
 from tests.train.builders import TASK, metrics, small_config
+from tests.train.processes import PATIENCE, SIM2REAL, ended_at_last, read_until, told
 
 SMALL = ("--num-envs=8", "--num-steps=16", "--hidden=16", "--evaluate-starts=4", "--save-every=1")
-PATIENCE = 120.0
-"""Seconds until a process that should have ended counts as hung."""
 
 
 def args(out: Path, **changes: Any) -> TuneArgs:
@@ -40,7 +39,7 @@ def args(out: Path, **changes: Any) -> TuneArgs:
 def searching(out: Path, *words: str, before: str = "exec ", after: str = "") -> Generator[subprocess.Popen[bytes]]:
     """A search as a user starts it in a terminal, in whose process group Ctrl-C reaches all."""
     options = [f"--train-args={word}" for word in SMALL]
-    command = [str(Path(sys.executable).with_name("sim2real")), "tune", TASK, "--out", str(out), *words, *options]
+    command = [SIM2REAL, "tune", TASK, "--out", str(out), *words, *options]
     namespace = ["unshare", "--map-root-user", "--mount"] if after else []
     process = subprocess.Popen(
         [*namespace, "sh", "-c", f'{before}"$@"{after}', "sh", *command],
@@ -48,32 +47,18 @@ def searching(out: Path, *words: str, before: str = "exec ", after: str = "") ->
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    try:
+    with ended_at_last(process):
         yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=PATIENCE)
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, list[str]]:
     """Wait for the end; return the exit code, stdout, and the lines of stderr but for the progress bar's."""
     stdout, stderr = process.communicate(timeout=PATIENCE)
-    lines = stderr.decode().replace("\r", "\n").splitlines()
-    return (
-        process.returncode,
-        stdout.decode(),
-        [line for line in lines if line.strip() and not line.startswith("tune:")],
-    )
+    return process.returncode, stdout.decode(), told(stderr, "tune")
 
 
 def wait_for_a_result(process: subprocess.Popen[bytes]) -> None:
-    assert process.stderr is not None
-    seen = b""
-    while b"mean_reward=" not in seen:
-        chunk = os.read(process.stderr.fileno(), 4096)
-        assert chunk, f"the search ended early: {seen.decode()}"
-        seen = seen[-200:] + chunk
+    read_until(process, lambda seen: b"mean_reward=" in seen)
 
 
 def read_result(out: Path) -> TuneResult:
@@ -179,10 +164,9 @@ def test_a_killed_training_keeps_its_figures_and_says_what_killed_it(settings: T
         assert last["error"] == ""
     assert last["error"] == "killed by SIGKILL"
     assert (tmp_path / "trial.log").read_text().splitlines()[-1].startswith("train:"), "its bar was to be the last line"
-    iteration, best = best_of(tmp_path / "trial", "mean_reward")
+    iteration, reached = last_of(tmp_path / "trial", "mean_reward")
     assert iteration == last["iteration"] >= 1
-    assert best is not None
-    assert best >= first["metric"]
+    assert reached is not None
 
 
 def test_a_training_that_refuses_says_why(settings: TrialSettings) -> None:
@@ -233,6 +217,14 @@ def test_trials_that_failed_come_last_whatever_they_reached() -> None:
     assert ranked(worst_first) == worst_first[::-1]
 
 
+def test_what_counts_is_what_a_training_came_to(tmp_path: Path) -> None:
+    """Not what the untrained policy got, which is the same in all trials."""
+    rewards = [(1, 0.9), (2, 0.1)]
+    lines = [msgspec.structs.replace(metrics(iteration), mean_reward=value) for iteration, value in rewards]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    assert last_of(tmp_path, "mean_reward") == (2, 0.1)
+
+
 def test_each_iteration_is_told_of_once_also_where_a_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """It writes its metrics anew then, from the first iteration on."""
     file = tmp_path / "metrics.jsonl"
@@ -247,8 +239,8 @@ def test_each_iteration_is_told_of_once_also_where_a_training_goes_on_from_a_che
     assert told() == []
     write(3, b'{"iteration":')
     assert told() == [1, 2, 3]
-    assert best_of(tmp_path, "mean_reward") == (3, 0.25)
-    assert best_of(tmp_path, "mean_return") == (3, None)
+    assert last_of(tmp_path, "mean_reward") == (3, 0.25)
+    assert last_of(tmp_path, "mean_return") == (3, None)
     write(2)
     assert told() == []
     write(5)

@@ -20,7 +20,7 @@ import msgspec
 
 from sim2real_train.search_space import assignments_of
 
-__all__ = ["MetricsTail", "Training", "TrialSettings", "await_end", "best_of", "was_started"]
+__all__ = ["MetricsTail", "Training", "TrialSettings", "await_end", "last_of", "was_started"]
 
 _PATIENCE: Final = 25.0
 """How long [s] a training may take to end when it is told to; less than `sim2real.interrupts.PATIENCE`."""
@@ -170,17 +170,19 @@ class MetricsTail:
         return None
 
 
-def best_of(out: Path, metric: str) -> tuple[int, float | None]:
-    """Return how many iterations a training made, and the largest value that a metric had; None: it never had one."""
-    iteration, best = 0, None
+def last_of(out: Path, metric: str) -> tuple[int, float | None]:
+    """Return how many iterations a training made, and the last value that a metric had; None: it never had one.
+
+    The largest might be one from before anything was learned, of which nothing is left.
+    """
+    iteration, last = 0, None
     with contextlib.suppress(FileNotFoundError), (out / "metrics.jsonl").open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
                 metrics = msgspec.json.decode(line)
                 iteration, value = metrics["iteration"], metrics[metric]
-                if value is not None and (best is None or value > best):
-                    best = value
-    return iteration, best
+                last = last if value is None else value
+    return iteration, last
 
 
 def was_started(out: Path) -> bool:

@@ -27,7 +27,7 @@ from sim2real.extras import require
 from sim2real.parsing import UsageError, parse
 from sim2real_train.run_folder import claimed, writing
 from sim2real_train.search_space import assignments_of, check_space, domain_of, parse_space
-from sim2real_train.trial import Training, TrialSettings, await_end, best_of, was_started
+from sim2real_train.trial import Training, TrialSettings, await_end, last_of, was_started
 
 if TYPE_CHECKING:
     from sim2real_train.config import TrainConfig
@@ -72,7 +72,7 @@ class TuneArgs:
     """Iterations of a trial that is not ended early; without this, the task's preset."""
     metric: Metric = "mean_reward"
     """What is to be high: mean_reward per step, mean_return of episodes (none ends in the first iterations), or the
-    success, where it is measured."""
+    success, where it is measured. Trials are ranked by the last value that they had."""
     grace: int = 20
     """Iterations that every trial may make before it can be ended."""
     seed: int = 0
@@ -88,7 +88,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     iterations: int
     metric: float | None
-    """Largest value that was seen; None: none was."""
+    """The last value that it had; None: it never had one."""
     error: str | None
     """Why it failed; None: it did not."""
 
@@ -337,9 +337,9 @@ def _trial_class(settings: TrialSettings) -> type:
 
 
 def _result_of(out: Path, trial: Any, metric: Metric) -> TrialResult:
-    iterations, best = best_of(out, metric)
+    iterations, last = last_of(out, metric)
     return TrialResult(
-        out=out, settings=dict(trial.config["settings"]), iterations=iterations, metric=best, error=_error_of(trial)
+        out=out, settings=dict(trial.config["settings"]), iterations=iterations, metric=last, error=_error_of(trial)
     )
 
 
