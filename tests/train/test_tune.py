@@ -96,6 +96,15 @@ def test_trials_are_runs_and_the_best_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_search_goes_on_without_a_stderr(tmp_path: Path) -> None:
+    out = tmp_path / "search"
+    words = ("--space", "algorithm.clip=0.1|0.2", "--trials", "1", "--iterations", "2")
+    with searching(out, *words, before="exec 2>/dev/full; exec ") as process:
+        assert finish(process)[0] == 0
+    assert read_result(out).trials[0].metric is not None
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_trials_and_keeps_what_is_known(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "search"

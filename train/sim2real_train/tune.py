@@ -25,6 +25,7 @@ from sim2real.command import Outcome
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.extras import require
 from sim2real.parsing import UsageError, parse
+from sim2real_train.messages import Stderr
 from sim2real_train.run_folder import claimed, writing
 from sim2real_train.search_space import assignments_of, check_space, domain_of, parse_space
 from sim2real_train.trial import Training, TrialSettings, await_end, last_of, was_started
@@ -294,7 +295,8 @@ def _progress(args: TuneArgs) -> Generator[Any]:
     from tqdm import tqdm
 
     tune: Any = require("ray.tune", "tune")
-    with tqdm(total=args.trials, desc="tune", unit="trial", dynamic_ncols=True) as bar:
+    # As a training, a search goes on where nobody can read how far it is.
+    with tqdm(total=args.trials, desc="tune", unit="trial", dynamic_ncols=True, file=Stderr()) as bar:
 
         class Progress(tune.Callback):
             best = -math.inf
