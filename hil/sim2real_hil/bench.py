@@ -101,7 +101,7 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     contract = bundle.contract
     seconds = args.seconds or _SECONDS
     ticks = round(seconds * NS_PER_S / contract.timing.physics_step_ns)
-    plant = make_plant(contract, start=args.start or "rest", seed=args.seed)
+    plant = make_plant(contract, start=args.start or "rest", seed=args.seed, robot=args.robot)
     where = args.endpoint or args.transport or "ipc"
     with contextlib.ExitStack() as stack:
         measured = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sim2real-"))) / "latency.json"
@@ -115,7 +115,7 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
         socket.bye(f"done: {seconds:g} s")
         told = msgspec.convert(edge.result(_EDGE_END_S), _EdgeResult)
         latency = _merge(read_latency(measured), run)
-    counts = _counts(bundle, run, told.run.changes)
+    counts = _counts(bundle, run, told.run.changes, args.robot)
     write_latency(out / "latency.json", latency)
     write_trajectory(out / "trajectory.npz", run.trajectory)
     sections = (
@@ -148,7 +148,7 @@ def _exchange(bundle: Bundle, args: HilRunArgs, where: str, ticks: int, progress
 
 def _lockstep_plant(bundle: Bundle, args: HilRunArgs) -> Plant:
     """Return the plant that every run of one comparison starts from."""
-    return make_plant(bundle.contract, start=args.start or "random", seed=args.seed)
+    return make_plant(bundle.contract, start=args.start or "random", seed=args.seed, robot=args.robot)
 
 
 def _edge_words(args: HilRunArgs) -> list[str]:
@@ -181,9 +181,9 @@ def _merge(edge: LatencyReport, run: RealtimeRun) -> LatencyReport:
     )
 
 
-def _counts(bundle: Bundle, run: RealtimeRun, changes: Sequence[_LevelChange]) -> RealtimeCounts:
+def _counts(bundle: Bundle, run: RealtimeRun, changes: Sequence[_LevelChange], robot: str | None) -> RealtimeCounts:
     contract, trajectory = bundle.contract, run.trajectory
-    task = get_task(contract.identity.task, contract.identity.robot)
+    task = get_task(contract.identity.task, contract.identity.robot, where=robot)
     rows = trajectory.control_rows(contract)
     judged = len(rows) >= round(task.episode_length / (contract.timing.control_period_ns * 1e-9))
     return RealtimeCounts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import tyro
 
@@ -49,6 +49,11 @@ class HilRunArgs:
     default random in lockstep and rest in real time."""
     seed: int = 0
     """Seed of a random start state."""
+    robot: Annotated[
+        str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: where it was in training)")
+    ] = None
+    """Where the file of the policy's robot is now, if it was trained with --robot path/to.xml; its content must be the
+    same."""
     engine: str = "onnxruntime-cpu"
     """Inference engine of the edge."""
     scheduling: Literal["fifo_if_permitted", "ordinary"] = "fifo_if_permitted"
@@ -79,6 +84,11 @@ class PlantArgs:
     """Start state: at rest in the robot's default pose, or drawn by the task."""
     seed: int = 0
     """Seed of a random start state."""
+    robot: Annotated[
+        str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: where it was in training)")
+    ] = None
+    """Where the file of the policy's robot is now, if it was trained with --robot path/to.xml; its content must be the
+    same."""
     keys: Path | None = None
     """Folder with this plant's keys and the public keys of the edges (sim2real keygen)."""
     wait: float = 60.0

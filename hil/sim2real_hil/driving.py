@@ -14,6 +14,7 @@ from sim2real.action import ActionMapper
 from sim2real.bundle import Bundle
 from sim2real.contract import PolicyContract
 from sim2real.errors import ContractError
+from sim2real.robots import same_robot
 from sim2real.tasks import TaskEnv
 from sim2real.wire import Status
 from sim2real_edge.controller import Controller
@@ -139,7 +140,7 @@ def check_fits(policy: PolicyContract, task: PolicyContract) -> None:
     Raises:
         ContractError: It has not; the message names the first place that differs.
     """
-    if policy.identity.robot != task.identity.robot:
+    if not same_robot(policy.identity.robot, task.identity.robot):
         raise ContractError(
             f"contract.identity.robot: the policy drives {policy.identity.robot!r}, task {task.identity.task} is for "
             f"{task.identity.robot!r}; choose a task, or --robot, of the policy's"

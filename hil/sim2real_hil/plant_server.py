@@ -44,14 +44,20 @@ _WAKE_NS: Final = NS_PER_MS // 4
 """How much later than asked for the socket may return without costing the plant its next tick."""
 
 
-def make_plant(contract: PolicyContract, *, start: Start, seed: int) -> Plant:
+def make_plant(contract: PolicyContract, *, start: Start, seed: int, robot: str | None = None) -> Plant:
     """Return one simulated robot (N = 1) in its start state, with the nominal parameters.
+
+    Args:
+        contract: What it is driven by.
+        start: Its start state.
+        seed: Of a random one.
+        robot: Where the robot's file is now, as for `get_task`.
 
     Raises:
         ContractError: The contract's joints are not the robot's.
         InputError: The contract's task or robot is unknown here.
     """
-    task = get_task(contract.identity.task, contract.identity.robot)
+    task = get_task(contract.identity.task, contract.identity.robot, where=robot)
     plant = Plant(contract, make_sim(contract, 1, robot=task.robot, scene=task.scene))
     sim, rng = plant.sim, np.random.default_rng(seed)
     sim.reset()

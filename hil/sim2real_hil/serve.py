@@ -29,7 +29,7 @@ def serve(bundle: Bundle, args: PlantArgs) -> Outcome:
     """Serve one edge until it leaves or the time is over."""
     contract = bundle.contract
     keys = None if args.keys is None else CurveKeys.load(args.keys, "plant")
-    plant = make_plant(contract, start=args.start, seed=args.seed)
+    plant = make_plant(contract, start=args.start, seed=args.seed, robot=args.robot)
     run = _in_lockstep if args.mode == "lockstep" else _in_realtime
     with PlantSocket(args.bind, hello=make_hello(contract, mode=args.mode), keys=keys) as socket:
         # The one line that a person, or a script, needs to start the edge.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -12,6 +13,7 @@ from sim2real import plugins
 from sim2real.errors import InputError
 from sim2real.extras import require
 from sim2real.robots.drives import IDEAL, Drive
+from sim2real.robots.model_files import is_file_name, split_name
 
 __all__ = ["ParameterSet", "Robot", "RobotJoint", "RobotParameter", "get_robot", "robot_names"]
 
@@ -117,20 +119,36 @@ def get_robot(name: str) -> Robot:
     """Return the robot called `name`.
 
     Args:
-        name: One of `robot_names()`; the path of an MJCF, which ends in ``.xml``; or ``menagerie:`` and the name of a
-            model of MuJoCo Menagerie, which is downloaded on first use.
+        name: One of `robot_names()`; the path of an MJCF, which ends in ``.xml``, alone or as a robot's name has it,
+            with its content; or ``menagerie:`` and the name of a model of MuJoCo Menagerie, which is downloaded on
+            first use.
 
     Raises:
-        InputError: There is no such robot, what a package gives is not one, or the MJCF cannot be used.
+        InputError: There is no such robot, what a package gives is not one, or the MJCF cannot be used, or is not what
+            it was.
         MissingExtraError: MuJoCo, or `mujoco-menagerie`, is needed and not installed.
     """
-    if name.startswith("menagerie:") or name.endswith(".xml"):
+    if name.startswith("menagerie:") or is_file_name(name):
         require("mujoco", "sim")
         # Reading MJCF loads MuJoCo; the robots that ship with the toolkit are known without it.
         from sim2real.robots.mjcf import robot_from_menagerie, robot_from_mjcf
 
-        return robot_from_menagerie(name) if name.startswith("menagerie:") else robot_from_mjcf(name)
+        return robot_from_menagerie(name) if name.startswith("menagerie:") else _from_file(robot_from_mjcf, name)
     robot = plugins.load("robot", _BUILT_IN, name)
     if not isinstance(robot, Robot):
         raise InputError(f"robot {name!r}: expected a sim2real.robots.Robot, got {type(robot).__name__}")
+    return robot
+
+
+def _from_file(load: Callable[[Path], Robot], name: str) -> Robot:
+    """Return the robot of a file, if it has the content that the name says."""
+    path, content = split_name(name)
+    if content is not None and not path.is_file():
+        raise InputError(f"robot {name!r}: there is no {path} any more; put it back, or say by --robot where it is now")
+    robot = load(path)
+    if content is not None and (found := split_name(robot.name)[1]) != content:
+        raise InputError(
+            f"robot {str(path)!r}: expected the content {content}, got {found}: the file, or one that it names, has "
+            "been changed since; restore it, or train anew with what it describes now"
+        )
     return robot

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sim2real.errors import InputError
 from sim2real.extras import require
 from sim2real.robots.base import Robot, RobotJoint
+from sim2real.robots.model_files import name_of
 from sim2real.robots.quiet import silence_mujoco
 
 __all__ = ["VELOCITY_LIMIT", "robot_from_menagerie", "robot_from_mjcf"]
@@ -69,7 +70,7 @@ def robot_from_mjcf(
 
     Args:
         path: The file.
-        name: Name of the robot; None: the path as it is given, by which `get_robot` finds it again.
+        name: Name of the robot; None: path and content, by which `get_robot` finds it again and knows it.
         joints: Names of the joints to use, in this order; None: all that are driven.
         effort_limits: Largest efforts [N·m].
         velocity_limits: Largest velocities [rad/s].
@@ -99,7 +100,7 @@ def robot_from_mjcf(
     if floating and base_height is None:
         base_height = _base_height(model, pose)
     return Robot(
-        name=str(path) if name is None else name,
+        name=name_of(Path(path)) if name is None else name,
         mjcf=Path(path).resolve(),
         joints=rated,
         parameters=(),

@@ -13,7 +13,7 @@ from sim2real import __version__, plugins
 from sim2real.contract import Identity, PolicyContract
 from sim2real.errors import InputError
 from sim2real.randomization import ParameterRange
-from sim2real.robots import Robot, get_robot
+from sim2real.robots import Robot, get_robot, same_robot
 from sim2real.sim.delays import DelaySpec
 from sim2real.sim.scene import EMPTY, Scene
 from sim2real.sim.sensors import SensorSpec
@@ -190,23 +190,32 @@ def task_names() -> tuple[str, ...]:
     return plugins.names("task", _BUILT_IN)
 
 
-def get_task(name: str, robot: str | None = None) -> Task:
+def get_task(name: str, robot: str | None = None, *, where: str | None = None) -> Task:
     """Return the task called `name`.
 
     Args:
         name: One of `task_names`.
         robot: Another robot to do it with: a name, a path to an MJCF or ``menagerie:NAME``; None: the task's own.
+        where: Where the file of that robot is now; None: where its name says.
 
     Raises:
-        InputError: There is no such task, what a package gives is not one, or the robot cannot do it.
+        InputError: There is no such task, what a package gives is not one, or the robot cannot do it, or is not where
+            or what it was.
     """
     if name.startswith(("gym:", "envpool:")):
         raise InputError(f"task {name!r}: environments of others are for sim2real train alone; expected one of ours")
     task = plugins.load("task", _BUILT_IN, name)
     if not isinstance(task, Task):
         raise InputError(f"task {name!r}: expected a sim2real.tasks.Task, got {type(task).__name__}")
-    if robot is None or robot == task.robot.name:
+    named, given = robot or task.robot.name, where or robot or task.robot.name
+    if given == task.robot.name == named:
         return task
     if task.rebuild is None:
         raise InputError(f"task {name}: is for robot {task.robot.name} alone; leave out --robot")
-    return task.rebuild(get_robot(robot))
+    found = get_robot(given)
+    if where is not None and not same_robot(found.name, named):
+        raise InputError(
+            f"--robot: expected the robot that the policy drives, {named!r}, got {found.name!r}; give the file that it "
+            "was trained with, or leave --robot out"
+        )
+    return task.rebuild(found)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim2real.errors import InputError
 from sim2real.randomization import DELAYS, INERTIA, ParameterRange, RandomizationFile, no_ranges, validate
-from sim2real.robots import Robot
+from sim2real.robots import Robot, same_robot
 from sim2real.robots.drives import check_parameter
 from sim2real.sim.bounds import NOT_NEGATIVE, POSITIVE, RANGES
 from sim2real.sim.delays import MAX_DELAY
@@ -45,7 +45,7 @@ def check_robot(content: RandomizationFile, robot: Robot, scene: Scene = EMPTY) 
             range that may end below its beginning, another value that is negative or huge, or a delay that cannot be
             simulated.
     """
-    if content.robot != robot.name:
+    if not same_robot(content.robot, robot.name):
         raise InputError(f"randomization: is of robot {content.robot!r}, but the task needs {robot.name!r}")
     validate(content)
     nominal = _model_of(robot, scene)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sim2real.action import ActionMapper
 from sim2real.errors import InputError
 from sim2real.layout import POSITION
+from sim2real.robots import same_robot
 from sim2real.sim.delays import MAX_DELAY
 from sim2real.sim.engines import ENGINES, make_sim
 from sim2real.sim.plant import Plant
@@ -130,7 +131,7 @@ def _refused(dump: Dump, why: str) -> InputError:
 def _rebuild(dump: Dump, task: Task) -> Plant:
     """Return the plant of the dump, in its oldest state, with its physics, delays and drives."""
     facts = dump.facts
-    if (facts.task, facts.robot) != (task.name, task.robot.name):
+    if facts.task != task.name or not same_robot(facts.robot, task.robot.name):
         raise _refused(
             dump,
             f"is of task {facts.task} and robot {facts.robot}, got {task.name} and {task.robot.name}; "

@@ -17,37 +17,10 @@ from sim2real.wire import Status
 from sim2real_hil.commands import HilRunArgs, run_hil
 from sim2real_hil.plant_server import Start, make_plant
 from sim2real_hil.trajectory import compare, read_trajectory
-from sim2real_train.checkpoint import State, write_checkpoint
-from sim2real_train.export import export
-from sim2real_train.models import ModelConfig
-from tests.train.builders import make_worker, metrics, small_config
+from tests.hil.untrained import random_policy
 
 TASKS = tuple(name for name in task_names() if name not in FETCHED)
 LEGGED = [name for name in TASKS if name.startswith("go2")]
-
-
-def random_policy(task: str, folder: Path) -> Path:
-    """Export a bundle with the weights that training begins with."""
-    config = small_config(task=task, num_envs=2, command_delay=(0.0, 0.0), model=ModelConfig(hidden=(16,)))
-    worker = make_worker(config)
-    state = worker.state()
-    write_checkpoint(
-        folder / "checkpoint",
-        State(
-            schema_version=2,
-            toolkit_version="0",
-            config=config,
-            iteration=1,
-            wall_seconds=0.0,
-            metrics=(metrics(1),),
-            generators=(state.generator,),
-            members={},
-        ),
-        worker.learner_state() | {"worker-0": state.arrays},
-    )
-    result = export(folder / "checkpoint", folder / "policy.s2r")
-    assert result.passed
-    return folder / "policy.s2r"
 
 
 @pytest.mark.parametrize("task", ["go2-velocity-flat", "acrobot-swingup"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -248,4 +249,20 @@ def test_a_robot_of_ones_own_is_found_from_other_folders(tmp_path: Path, monkeyp
     """Workers run in folders of their own, and a run may be gone on with from anywhere."""
     (tmp_path / "mine.xml").write_bytes(get_robot("pendulum").mjcf.read_bytes())
     monkeypatch.chdir(tmp_path)
-    assert config_of(small_args(tmp_path / "run", robot="./mine.xml")).robot == str(tmp_path / "mine.xml")
+    robot = config_of(small_args(tmp_path / "run", robot="./mine.xml")).robot
+    assert robot is not None
+    assert robot.partition("#")[0] == str(tmp_path / "mine.xml")
+
+
+def test_a_robot_whose_file_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.xml"
+    mine.write_bytes(get_robot("pendulum").mjcf.read_bytes())
+    args = small_args(tmp_path / "run", robot=str(mine), iterations=1)
+    run_train(args)
+    mine.write_text(mine.read_text().replace("0.6755", "0.9"))
+    with pytest.raises(
+        InputError, match=r"other settings: robot was '.*mine\.xml#[0-9a-f]+', now '.*mine\.xml#[0-9a-f]+'"
+    ):
+        run_train(dataclasses.replace(args, resume=True, iterations=2))
+    with pytest.raises(InputError, match="changed since; restore it"):
+        run_evaluate(EvaluateArgs(tmp_path / "run"))

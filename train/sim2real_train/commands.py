@@ -36,6 +36,11 @@ class ExportArgs:
     """Secret key from `sim2real keygen`; a one-time key shows integrity but not who signed."""
     seed: int = 0
     """Seed of the golden run: recorded measurements and actions that every engine must reproduce."""
+    robot: Annotated[
+        str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: where it was in training)")
+    ] = None
+    """Where the file of the policy's robot is now, if it was trained with --robot path/to.xml; its content must be the
+    same."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ class EvaluateArgs:
     """Smallest success rate that passes, 0 to 1."""
     seed: int = 1
     """Seed of starts, plants and noise."""
+    robot: Annotated[
+        str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: where it was in training)")
+    ] = None
+    """Where the file of the policy's robot is now, if it was trained with --robot path/to.xml; its content must be the
+    same."""
 
 
 def run_export(args: ExportArgs) -> Outcome:
@@ -74,7 +84,7 @@ def run_export(args: ExportArgs) -> Outcome:
     from sim2real_train.export import export
 
     key = None if args.signing_key is None else load_signing_key(args.signing_key)
-    result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed)
+    result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed, robot=args.robot)
     lines = [
         f"{'ok  ' if each.passed else 'FAIL'} {each.engine}, measurements: {each.measurements}: "
         f"{each.steps} steps, largest error {each.error:.1e} (allowed {each.tolerance:.0e})"
@@ -101,7 +111,7 @@ def run_evaluate(args: EvaluateArgs) -> Outcome:
 
     # The network is small: on a second thread it waits more than it computes, four times as long on a busy machine.
     torch.set_num_threads(1)
-    policy, task, privileged = load_subject(args.policy)
+    policy, task, privileged = load_subject(args.policy, args.robot)
     given = None if args.randomization is None else read_randomization(args.randomization)
     ranges = None if args.nominal else with_own_ranges(given, task)
     plants = "the nominal plant" if ranges is None else f"plants drawn from {len(ranges.parameters)} ranges"

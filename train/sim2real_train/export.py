@@ -28,7 +28,16 @@ from sim2real_train.policy import TorchPolicy
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["GOLDEN_STEPS", "ExportResult", "actor_of", "contract_of", "export", "record_golden", "task_of"]
+__all__ = [
+    "GOLDEN_STEPS",
+    "ExportResult",
+    "actor_of",
+    "contract_of",
+    "export",
+    "record_golden",
+    "task_of",
+    "with_robot",
+]
 
 GOLDEN_STEPS: Final = 600
 """Control steps of the golden run, in two episodes."""
@@ -53,7 +62,12 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export(
-    checkpoint_folder: Path, out: Path, *, signing_key: Ed25519PrivateKey | None = None, seed: int = 0
+    checkpoint_folder: Path,
+    out: Path,
+    *,
+    signing_key: Ed25519PrivateKey | None = None,
+    seed: int = 0,
+    robot: str | None = None,
 ) -> ExportResult:
     """Write the bundle of a checkpoint's policy to `out`, if it computes what was trained.
 
@@ -62,6 +76,7 @@ def export(
         out: Where the bundle goes: one zip file, or a folder if a bundle folder is there already.
         signing_key: Secret key; None: a one-time key, which shows integrity but not who signed.
         seed: Seeds the golden run's start states and noise.
+        robot: Where the file of the policy's robot is now; None: where it was in training.
 
     Raises:
         InputError: The checkpoint is missing or damaged, or the bundle cannot be written; or the policy is a teacher,
@@ -69,8 +84,9 @@ def export(
     """
     checkpoint = read_checkpoint(checkpoint_folder)
     _check_deployable(checkpoint)
-    task = task_of(checkpoint)
-    actor = actor_of(checkpoint)
+    here = with_robot(checkpoint, robot)
+    task = task_of(here)
+    actor = actor_of(here)
     contract = contract_of(checkpoint, task, actor)
     onnx = actor_to_onnx(actor, contract)
     golden = record_golden(actor, task, contract, seed=seed)
@@ -110,6 +126,20 @@ def task_of(checkpoint: Checkpoint) -> Task:
             "that a robot could be driven by; train one of: sim2real tasks"
         )
     return get_task(config.task, config.robot)
+
+
+def with_robot(checkpoint: Checkpoint, where: str | None) -> Checkpoint:
+    """Return the checkpoint with its robot's file where that is now; None: where it was in training.
+
+    Raises:
+        InputError: There is no such file, or it is another robot's, or was changed.
+    """
+    if where is None:
+        return checkpoint
+    config = checkpoint.state.config
+    found = get_task(config.task, config.robot, where=where).robot.name
+    state = msgspec.structs.replace(checkpoint.state, config=msgspec.structs.replace(config, robot=found))
+    return msgspec.structs.replace(checkpoint, state=state)
 
 
 def actor_of(checkpoint: Checkpoint) -> Actor:

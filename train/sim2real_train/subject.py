@@ -13,7 +13,7 @@ from sim2real.errors import InputError
 from sim2real.tasks import Task, get_task
 from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
 from sim2real_train.evaluate import BatchPolicy
-from sim2real_train.export import actor_of, task_of
+from sim2real_train.export import actor_of, task_of, with_robot
 from sim2real_train.policy import OnnxPolicy, TorchPolicy
 
 __all__ = ["Subject", "load_subject"]
@@ -28,8 +28,12 @@ class Subject(NamedTuple):
     """Whether the policy reads what a critic sees: a teacher."""
 
 
-def load_subject(path: Path) -> Subject:
+def load_subject(path: Path, robot: str | None = None) -> Subject:
     """Load the policy of a bundle or of a checkpoint folder, and the task it was trained for.
+
+    Args:
+        path: The bundle or the folder.
+        robot: Where the file of the policy's robot is now; None: where it was in training.
 
     Raises:
         InputError: Neither, or damaged, or of a task that has changed since.
@@ -38,11 +42,11 @@ def load_subject(path: Path) -> Subject:
     if has_checkpoint(path / "checkpoint"):
         path /= "checkpoint"
     if has_checkpoint(path):
-        checkpoint = read_checkpoint(path)
+        checkpoint = with_robot(read_checkpoint(path), robot)
         privileged = checkpoint.state.config.model.privileged
         return Subject(TorchPolicy(actor_of(checkpoint)), task_of(checkpoint), privileged)
     bundle = read_bundle(path)
-    task = get_task(bundle.contract.identity.task, bundle.contract.identity.robot)
+    task = get_task(bundle.contract.identity.task, bundle.contract.identity.robot, where=robot)
     _check_task(path, bundle.contract, task)
     if "float32" not in bundle.models:
         raise InputError(f"{path}: holds no float32 model to evaluate, only {', '.join(bundle.models)}")

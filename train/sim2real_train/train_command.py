@@ -325,7 +325,9 @@ def _check_no_schedule(name: str) -> None:
 
 def _robot(name: str | None) -> str | None:
     """Return a robot's name so that workers, which run in folders of their own, and later commands find its file."""
-    return str(Path(name).absolute()) if name is not None and name.endswith(".xml") else name
+    from sim2real.robots import get_robot, is_file_name
+
+    return get_robot(name).name if name is not None and is_file_name(name) else name
 
 
 def _placement(args: TrainArgs) -> PlacementConfig:
