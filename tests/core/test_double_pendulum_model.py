@@ -10,7 +10,7 @@ import pytest
 
 from sim2real.robots.double_pendulum import ROBOT
 from sim2real.tasks import get_task
-from sim2real.tasks.double_pendulum_model import cost_to_stand, energy, linearised
+from sim2real.tasks.double_pendulum_model import NOMINAL
 
 UPRIGHT = np.array([np.pi, 0.0])
 
@@ -34,7 +34,7 @@ def test_energy_is_mujocos_but_for_zero_and_unit(model: mujoco.MjModel) -> None:
     rng = np.random.default_rng(0)
     qpos, qvel = rng.uniform(-4.0, 4.0, (20, 2)), rng.normal(0.0, 5.0, (20, 2))
     expected = [(total(*state) - hanging) / (upright - hanging) for state in zip(qpos, qvel, strict=True)]
-    np.testing.assert_allclose(energy(qpos, qvel), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(NOMINAL.energy(qpos, qvel), expected, rtol=1e-9, atol=1e-9)
 
 
 def derivative(model: mujoco.MjModel, driven: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def derivative(model: mujoco.MjModel, driven: int) -> tuple[np.ndarray, np.ndarr
 
 @pytest.mark.parametrize("driven", [0, 1])
 def test_the_linear_model_is_mujocos_derivative_at_upright(model: mujoco.MjModel, driven: int) -> None:
-    a, b = linearised(driven)
+    a, b = NOMINAL.linearised(driven)
     expected_a, expected_b = derivative(model, driven)
     np.testing.assert_allclose(a, expected_a, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(b, expected_b, rtol=1e-6)
@@ -65,8 +65,8 @@ def test_the_linear_model_is_mujocos_derivative_at_upright(model: mujoco.MjModel
 @pytest.mark.parametrize("driven", [0, 1])
 def test_the_cost_to_stand_is_what_the_best_regulator_pays(driven: int) -> None:
     """P solves the Riccati equation, and the regulator made from it is stable: then xᵀ P x is its cost."""
-    a, b = linearised(driven)
-    cost = cost_to_stand(driven)
+    a, b = NOMINAL.linearised(driven)
+    cost = NOMINAL.cost_to_stand(driven)
     residual = a.T @ cost + cost @ a - cost @ b @ b.T @ cost + np.diag([1.0, 1.0, 0.1, 0.1])
     assert np.abs(residual).max() < 1e-6 * np.abs(cost).max()
     assert np.linalg.eigvalsh(cost).min() > 0.0
@@ -79,7 +79,7 @@ def test_the_regulator_of_the_nominal_arm_holds_up_all_that_training_draws(
     model: mujoco.MjModel, driven: int, spread: float, stands: bool
 ) -> None:
     """At the corners of the masses' ranges; were they wider, an acrobot with a heavy lower link would fall."""
-    gains = linearised(driven)[1].T @ cost_to_stand(driven)
+    gains = NOMINAL.linearised(driven)[1].T @ NOMINAL.cost_to_stand(driven)
     nominal = model.body_mass.copy()
     fastest: list[float] = []
     for scale in itertools.product((1.0 - spread, 1.0 + spread), repeat=2):

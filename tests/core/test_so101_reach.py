@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim2real.sim.model import load_model
 from sim2real.tasks import TaskEnv, get_task
 from sim2real.tasks.base import Array, unpublished
-from sim2real.tasks.so101_reach import GRIPPER, HEADING, HEIGHT, RADIUS, TOLERANCE, draw_target, start
+from sim2real.tasks.so101_reach import GRIPPER, HEADING, HEIGHT, RADIUS, TOLERANCE, draw_target
 from tests.core.task_rig import actions
 
 TASK = get_task("so101-reach")
@@ -137,7 +137,7 @@ def test_a_target_stays_for_the_whole_episode() -> None:
 
 
 def test_starts_are_within_half_of_the_way_to_the_limits() -> None:
-    qpos, qvel = start(np.random.default_rng(0), 2000)
+    qpos, qvel = TASK.start(np.random.default_rng(0), 2000)
     default = np.array([joint.default_position for joint in TASK.robot.joints])
     assert not qvel.any()
     low, high = default + 0.5 * (LOW - default), default + 0.5 * (HIGH - default)
