@@ -1,14 +1,18 @@
-"""The Unitree G1, a humanoid, walks as the operator says, on flat ground. Its model is that of MuJoCo Menagerie."""
+"""The Unitree G1, a humanoid, walks as the operator says, on flat ground; so does another robot with legs.
+
+Its model is that of MuJoCo Menagerie.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sim2real.errors import InputError
 from sim2real.robots import Robot, get_robot
 from sim2real.robots.mjcf import robot_from_mjcf
 from sim2real.tasks.base import FETCHED, Task
+from sim2real.tasks.mirror import named_images
 from sim2real.tasks.velocity import Gait, velocity_task
+from sim2real.tasks.walkers import gait_of
 
 __all__ = ["TASK"]
 
@@ -35,17 +39,12 @@ def part(joint: str) -> str:
 
 
 def with_gains(robot: Robot) -> Robot:
-    """Return the robot with gains of a walking controller and bent knees: the model's own gains are a servo's.
+    """Return a G1 with gains of a walking controller and bent knees: the model's own gains are a servo's.
 
     Raises:
-        InputError: It has a joint that the G1 has not, or does not have its legs.
+        InputError: It does not have the G1's legs.
     """
     names = [joint.name for joint in robot.joints]
-    if strange := [name for name in names if part(name) not in _GAINS]:
-        raise InputError(
-            f"robot {robot.name}: expected a model of the G1, but it has the joint {strange[0]!r}; for another robot, "
-            "make a task with sim2real.tasks.velocity.velocity_task"
-        )
     bent = {f"{side}_{name}_joint": angle for side in ("left", "right") for name, angle in _KNEES_BENT.items()}
     return robot_from_mjcf(
         robot.mjcf,
@@ -56,10 +55,10 @@ def with_gains(robot: Robot) -> Robot:
     )
 
 
-def flat(robot: Robot) -> Task:
-    """Return the task for the G1, or for another model of it."""
-    walker = with_gains(robot)
-    gait = Gait(
+def g1_gait(walker: Robot) -> Gait:
+    """Return how the G1, or another model of it, is to walk."""
+    names = (*(joint.name for joint in walker.joints), *walker.feet)
+    return Gait(
         command_limits=(1.0, 0.5, 1.0),
         # Half of what the motor's torque can hold, within what is sensible for a joint.
         action_scale=tuple(min(max(0.5 * joint.effort_limit / joint.kp, 0.1), 0.5) for joint in walker.joints),
@@ -69,12 +68,21 @@ def flat(robot: Robot) -> Task:
         push=(0.5, 0.3),
         training_push=(0.8, 0.6),
         ranges=(),
-        sides=(("left", "right"),),
-        sideways=("roll", "yaw"),
+        images=named_images(names, (("left", "right"),), sideways=("roll", "yaw")),
     )
+
+
+def flat(robot: Robot) -> Task:
+    """Return the task for the G1, for another model of it, or for another robot as its MJCF lets it walk.
+
+    Raises:
+        InputError: It cannot walk.
+    """
+    is_g1 = all(part(joint.name) in _GAINS for joint in robot.joints)
+    walker = with_gains(robot) if is_g1 else robot
     return velocity_task(
         walker,
-        gait,
+        g1_gait(walker) if is_g1 else gait_of(walker),
         name=_NAME,
         summary=FETCHED[_NAME].summary,
         rebuild=flat,

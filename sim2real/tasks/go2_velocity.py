@@ -1,9 +1,9 @@
-"""The Unitree Go2 walks as the operator says: on flat ground, and over rough terrain that grows with its skill."""
+"""The Unitree Go2, or another robot with legs, walks as the operator says: on flat and on rough ground."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -15,14 +15,23 @@ from sim2real.robots.go2 import ROBOT
 from sim2real.sim.rotation import yaw_of
 from sim2real.sim.scene import FLAT, Scene
 from sim2real.tasks.base import Array, Curriculum, Motion, Task
-from sim2real.tasks.mirror import Image
+from sim2real.tasks.mirror import Image, named_images
 from sim2real.tasks.terrain import PATCH, Terrain
 from sim2real.tasks.velocity import Gait, fallen, velocity_task
+from sim2real.tasks.walkers import gait_of
 
 __all__ = ["FLAT_TASK", "ROUGH_TASK"]
 
 _LEG: Final = 4
 """Legs, each of hip, thigh and calf."""
+
+
+def _images(robot: Robot) -> dict[str, tuple[str, Literal[-1, 1]]]:
+    """Return what the joints and feet of a Go2 become in a mirror."""
+    names = (*(joint.name for joint in robot.joints), *robot.feet)
+    return named_images(names, (("FL", "FR"), ("RL", "RR")), sideways=("hip",))
+
+
 GAIT: Final = Gait(
     command_limits=(1.0, 0.6, 1.0),
     action_scale=(0.3, 0.5, 0.5) * _LEG,
@@ -43,19 +52,20 @@ GAIT: Final = Gait(
         "thigh_frictionloss",
         "calf_frictionloss",
     ),
-    sides=(("FL", "FR"), ("RL", "RR")),
-    sideways=("hip",),
+    images=_images(ROBOT),
 )
+ALIKE: Final = 1.5
+"""How many times the mass, or the height of the base, of the Go2 another model of it may have, or have less."""
 
 
-def as_go2(robot: Robot) -> Robot:
+def as_go2(robot: Robot) -> Robot | None:
     """Return another model of the Go2 with what an MJCF does not say, or says of another controller.
 
     Gains, speeds and the default pose are those of `ROBOT`, so that a policy for one drives the other; of its uncertain
     parameters those that the model has. Inertias, limits and efforts are the model's.
 
-    Raises:
-        InputError: The model lacks a joint of the Go2.
+    None: it is another robot. Many have joints of these names; none that weighs much more stands on these gains, and
+    none whose joints turn the other way stands in this pose.
     """
     # Both load MuJoCo, and the robot that ships with the toolkit does not need them.
     from sim2real.robots.mjcf import robot_from_mjcf
@@ -63,13 +73,10 @@ def as_go2(robot: Robot) -> Robot:
     from sim2real.sim.places import find_place
 
     own, others = ({joint.name: joint for joint in each.joints} for each in (ROBOT, robot))
-    if missing := [name for name in own if name not in others]:
-        raise InputError(
-            f"robot {robot.name}: expected a model of the Go2, but it has no joint {missing[0]!r}; for another robot, "
-            "make a task with sim2real.tasks.velocity.velocity_task"
-        )
+    if set(own) - set(others) or not robot.feet:
+        return None
     pose = {name: joint.default_position for name, joint in own.items()}
-    posed = robot_from_mjcf(robot.mjcf, joints=tuple(own), default_positions=pose, feet=robot.feet or None)
+    posed = robot_from_mjcf(robot.mjcf, joints=tuple(own), default_positions=pose, feet=robot.feet)
     joints = tuple(
         msgspec.structs.replace(
             others[name],
@@ -81,6 +88,9 @@ def as_go2(robot: Robot) -> Robot:
         for name, joint in own.items()
     )
     model = load_model(posed, FLAT)[1]
+    mass = model.body_subtreemass[0] / load_model(ROBOT, FLAT)[1].body_subtreemass[0]
+    if not all(1.0 / ALIKE < ratio < ALIKE for ratio in (mass, posed.base_height / ROBOT.base_height)):
+        return None
 
     def has(parameter: RobotParameter) -> bool:
         try:
@@ -97,24 +107,35 @@ def as_go2(robot: Robot) -> Robot:
     )
 
 
-def gait_of(robot: Robot) -> Gait:
+def go2_gait(robot: Robot) -> Gait:
     """Return `GAIT`, without the parameters that another model of the Go2 does not have."""
     known = {parameter.name for parameter in robot.parameters}
-    return msgspec.structs.replace(GAIT, ranges=tuple(name for name in GAIT.ranges if name in known))
+    ranges = tuple(name for name in GAIT.ranges if name in known)
+    return msgspec.structs.replace(GAIT, ranges=ranges, images=_images(robot))
 
 
-def flat(robot: Robot) -> Task:
+def with_gait(robot: Robot) -> tuple[Robot, Gait]:
+    """Return another robot as it is to walk: a model of the Go2 as the Go2, any other as its MJCF lets it.
+
+    Raises:
+        InputError: It cannot walk.
+    """
+    walker = as_go2(robot)
+    return (robot, gait_of(robot)) if walker is None else (walker, go2_gait(walker))
+
+
+def flat(robot: Robot, gait: Gait) -> Task:
     """Return the task on flat ground."""
     return velocity_task(
         robot,
-        gait_of(robot),
+        gait,
         name="go2-velocity-flat",
         summary="Walk on flat ground at the velocity that is asked for (±1 m/s, ±0.6 m/s, ±1 rad/s), and take pushes.",
-        rebuild=lambda other: flat(as_go2(other)),
+        rebuild=lambda other: flat(*with_gait(other)),
     )
 
 
-FLAT_TASK: Final = flat(ROBOT)
+FLAT_TASK: Final = flat(ROBOT, GAIT)
 
 
 TERRAIN: Final = Terrain(levels=6, columns=8, seed=0)
@@ -161,19 +182,19 @@ _SCAN_IMAGE: Final = Image(
 )
 
 
-def rough(robot: Robot) -> Task:
+def rough(robot: Robot, gait: Gait) -> Task:
     """Return the task on rough ground."""
     return velocity_task(
         robot,
-        gait_of(robot),
+        gait,
         name="go2-velocity-rough",
         summary="Walk over slopes, uneven ground, stairs and blocks at the velocity that is asked for, without seeing.",
         scene=Scene(ground=True, terrain=TERRAIN.field, friction=1.0),
         curriculum=Curriculum(levels=TERRAIN.levels, change=level_change(robot), origin=TERRAIN.origin),
         more_critic={"height_scan": height_scan(robot)},
         more_mirror={"height_scan": _SCAN_IMAGE},
-        rebuild=lambda other: rough(as_go2(other)),
+        rebuild=lambda other: rough(*with_gait(other)),
     )
 
 
-ROUGH_TASK: Final = rough(ROBOT)
+ROUGH_TASK: Final = rough(ROBOT, GAIT)

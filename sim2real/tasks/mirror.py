@@ -19,7 +19,7 @@ from sim2real.errors import InputError
 from sim2real.observation import ObservationBuilder
 from sim2real.signals import SIGNALS
 
-__all__ = ["Image", "Mirror", "MirrorMaps", "mirror_maps", "swapped"]
+__all__ = ["Image", "Mirror", "MirrorMaps", "mirror_maps", "named_images"]
 
 _Float = TypeVar("_Float", np.float32, np.float64)
 
@@ -186,17 +186,20 @@ def _check(
         raise InputError(f"mirror, {what}: expected a clip that is the same on both sides, got {clip}")
 
 
-def swapped(names: Sequence[str], sides: Sequence[tuple[str, str]]) -> tuple[int, ...]:
-    """Return where each name's image is: the name with its side changed, or itself.
+def named_images(
+    names: Sequence[str], sides: Sequence[tuple[str, str]], *, sideways: Sequence[str]
+) -> dict[str, tuple[str, Literal[-1, 1]]]:
+    """Return what each joint or foot becomes in a mirror, by their names: the one with its side changed, or itself.
 
     Args:
-        names: E.g. of joints or feet.
+        names: Of joints and feet.
         sides: Beginnings of names on the left, each with the one on the right.
+        sideways: What is in the names of joints that turn about the x or z axis: in a mirror, the other way.
 
     Raises:
         InputError: The other side's is missing.
     """
-    images: list[int] = []
+    images: dict[str, tuple[str, Literal[-1, 1]]] = {}
     for name in names:
         image = name
         for here, there in itertools.chain(sides, ((right, left) for left, right in sides)):
@@ -204,5 +207,5 @@ def swapped(names: Sequence[str], sides: Sequence[tuple[str, str]]) -> tuple[int
                 image = there + name.removeprefix(here)
         if image not in names:
             raise InputError(f"mirror: {name!r} has no image {image!r} among {', '.join(names)}")
-        images.append(names.index(image))
-    return tuple(images)
+        images[name] = image, -1 if any(part in name for part in sideways) else 1
+    return images

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from sim2real.sim.scene import FLAT, Scene
 from sim2real.sim.sensors import SensorSpec, SignalErrors
 from sim2real.tasks import contracts
 from sim2real.tasks.base import Array, Commands, Curriculum, Event, Flags, Goal, Motion, Reward, Task
-from sim2real.tasks.mirror import Image, Mirror, swapped
+from sim2real.tasks.mirror import Image, Mirror
 from sim2real.tasks.starts import standing, typical_ranges
 
 __all__ = ["Gait", "velocity_task"]
@@ -41,10 +41,9 @@ class Gait(msgspec.Struct, frozen=True, kw_only=True):
     """The same in training, more often: what makes a robot fall is a state that it has never come back from."""
     ranges: tuple[str, ...]
     """Parameters of the robot that training draws from their typical ranges."""
-    sides: tuple[tuple[str, str], ...]
-    """How names of joints and feet begin on the left, each with how they do on the right."""
-    sideways: tuple[str, ...]
-    """What is in the names of joints that turn about the x or z axis: in a mirror, they turn the other way."""
+    images: Mapping[str, tuple[str, Literal[-1, 1]]]
+    """What each joint and foot becomes in a mirror, and the sign of its position there; empty: it has no two equal
+    sides."""
 
 
 LINEAR_WIDTH: Final = 0.25
@@ -232,16 +231,15 @@ def critic(robot: Robot, gait: Gait) -> Mapping[str, Callable[[Motion], Array]]:
     }
 
 
-def mirror(robot: Robot, gait: Gait, more_critic: Mapping[str, Image]) -> Mirror:
-    """Return what is on the left and what on the right of the robot."""
-    names = [joint.name for joint in robot.joints]
-    images = [names[index] for index in swapped(names, gait.sides)]
-    feet = Image(columns=swapped(robot.feet, gait.sides), signs=(1,) * len(robot.feet))
+def mirror(robot: Robot, gait: Gait, more_critic: Mapping[str, Image]) -> Mirror | None:
+    """Return what is on the left and what on the right of the robot; None: its sides differ."""
+    if not gait.images:
+        return None
+    feet = Image(
+        columns=tuple(robot.feet.index(gait.images[foot][0]) for foot in robot.feet), signs=(1,) * len(robot.feet)
+    )
     return Mirror(
-        joints={
-            name: (image, -1 if any(part in name for part in gait.sideways) else 1)
-            for name, image in zip(names, images, strict=True)
-        },
+        joints={joint.name: gait.images[joint.name] for joint in robot.joints},
         commands=(1, -1, -1),
         critic={
             "base_lin_vel": Image(columns=(0, 1, 2), signs=(1, -1, 1)),

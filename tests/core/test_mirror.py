@@ -13,7 +13,7 @@ from sim2real.errors import InputError
 from sim2real.robots import Robot
 from sim2real.tasks import Task, TaskEnv
 from sim2real.tasks.base import unpublished
-from sim2real.tasks.mirror import Image, Mirror, MirrorMaps, mirror_maps, swapped
+from sim2real.tasks.mirror import Image, Mirror, MirrorMaps, mirror_maps, named_images
 from tests.core.task_rig import task_of
 
 WALKERS = ("go2-velocity-flat", "go2-velocity-rough", "g1-velocity-flat")
@@ -145,7 +145,7 @@ def test_what_has_no_image_is_named() -> None:
     refused({"joints": joints | {"FL_thigh_joint": ("FR_thigh_joint", -1)}}, "offsets")
     refused({"commands": (1, -1)}, "3 elements of 'command', got 2")
     with pytest.raises(InputError, match="'FL' has no image 'FR' among FL, RR"):
-        swapped(("FL", "RR"), (("FL", "FR"),))
+        named_images(("FL", "RR"), (("FL", "FR"),), sideways=())
 
 
 def test_histories_functions_and_axes_are_mirrored_element_by_element() -> None:
