@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,10 +38,13 @@ def stages(draw: st.DrawFn) -> StageCurves:
         score=draw(curves()),
         update=draw(curves()),
         transfer=draw(curves()),
+        correct=draw(curves()),
         average=Curve(sizes=(1.0, 8.0), seconds=(draw(SECONDS), 11.0)),
         publish=draw(st.floats(0.0, 2.0)),
         thread_gain={1: 1.0, 2: draw(st.floats(0.5, 1.0))},
         spread=draw(st.floats(0.0, 0.5)),
+        quiet=draw(st.floats(0.5, 1.0)),
+        hidden=draw(st.floats(0.0, 1.0)),
     )
 
 
@@ -53,8 +57,8 @@ def test_a_curve_is_straight_between_and_beyond_its_points() -> None:
     assert [curve.at(size) for size in (10, 15, 20, 30, 40, 60)] == [1.0, 2.0, 3.0, 3.5, 4.0, 5.0]
     assert curve.at(5) == 0.0
     assert Curve(sizes=(4.0,), seconds=(2.0,)).at(6.0) == 3.0
-    # A larger size that was measured faster: noise.
-    assert Curve(sizes=(1.0, 2.0), seconds=(2.0, 1.0)).at(100.0) == 2.0
+    # A larger size that was measured faster: the smaller one was disturbed.
+    assert Curve(sizes=(1.0, 2.0), seconds=(2.0, 1.0)).at(100.0) == 1.0
 
 
 @pytest.mark.parametrize(("sizes", "seconds"), [((), ()), ((1.0, 1.0), (1.0, 1.0)), ((1.0,), (-1.0,)), ((1.0,), ())])
@@ -84,10 +88,12 @@ def test_only_what_fits_is_tried() -> None:
 
 @given(st.tuples(SECONDS, SECONDS, SECONDS, SECONDS), st.sampled_from([1, 2, 4, 8, 16]))
 def test_if_every_stage_scales_apart_gains_nothing(seconds: tuple[float, float, float, float], cpus: int) -> None:
+    """Also where halves take turns as well as they can: what is hidden is work, and all CPUs have work already."""
     simulate, infer, score, update = map(proportional, seconds)
-    of_cpu = StageCurves(simulate=simulate, infer=infer, score=score, update=update)
+    of_cpu = StageCurves(simulate=simulate, infer=infer, score=score, update=update, hidden=1.0)
     predictions = [
-        predict(each, {"cpu": of_cpu}, num_envs=1024) for each in enumerate_placements(cpus, 0, num_envs=1024)
+        predict(each, {"cpu": of_cpu}, num_envs=1024, cpus=cpus)
+        for each in enumerate_placements(cpus, 0, num_envs=1024)
     ]
     chosen = choose(predictions, margin=0.0)
     assert (chosen.candidate.kind, chosen.candidate.sims) == ("colocated", cpus)
@@ -112,16 +118,28 @@ def brute_force(cpus: int, gpus: int, num_envs: int, of_cpu: StageCurves, of_gpu
                 learn = own.score.at(batch) + own.update.at(batch) + (own.average.at(learners) if learners > 1 else 0)
                 if sims == learners:
                     act = own.simulate.at(batch) * gain(own, cpus // sims) + own.infer.at(batch)
-                    best = min(best, act * (1 + own.spread * math.sqrt(2 * math.log(sims))) + learn)
+                    step = act * (1 + own.spread * math.sqrt(2 * math.log(sims))) + learn
+                    best = min(best, step * own.quiet if sims == 1 else step)
                 chunks = sims * learners // math.gcd(sims, learners)
                 if sims + learners <= cpus and num_envs % chunks == 0:
-                    chunk = num_envs / chunks
-                    simulate = of_cpu.simulate.at(chunk) * gain(of_cpu, (cpus - learners) // sims)
-                    act = (simulate + of_cpu.infer.at(chunk)) * chunks / sims
-                    late = act * (1 + of_cpu.spread * math.sqrt(2 * math.log(sims)))
-                    learn += own.transfer.at(batch)
-                    best = min(best, max(late, learn) + own.publish)
-                    best = min(best, max(act, learn) + max(0, own.publish - act))
+                    threads = (cpus - learners) // sims
+                    half = num_envs / chunks / 2
+                    calls = chunks / sims
+                    turns = 2 if half >= 1 else 1
+                    simulate = calls * turns * of_cpu.simulate.at(2 * half / turns)
+                    infer = calls * turns * of_cpu.infer.at(2 * half / turns)
+                    hidden = of_cpu.hidden * (turns - 1)
+                    learn += own.correct.at(batch) + own.transfer.at(batch)
+                    for waits in (1 + of_cpu.spread * math.sqrt(2 * math.log(sims)), 1):
+                        threaded = simulate * gain(of_cpu, threads)
+                        act = (threaded + infer - hidden * min(threaded, infer)) * waits
+                        beside = max(act, (simulate + infer) * waits / threads)
+                        alone = max(act, sims * (simulate + infer) * waits / cpus)
+                        # What was not collected while the learners held their CPUs is collected while they wait.
+                        step = learn + max(0, 1 - learn / beside) * alone
+                        best = min(best, step + (own.publish if waits > 1 or sims == 1 else math.inf))
+                        if waits == 1:
+                            best = min(best, step + max(0, own.publish - beside))
     return best
 
 
@@ -130,7 +148,7 @@ def test_the_choice_is_that_of_brute_force(
     cpus: int, gpus: int, num_envs: int, of_cpu: StageCurves, of_gpu: StageCurves
 ) -> None:
     candidates = enumerate_placements(cpus, gpus, num_envs=num_envs)
-    predictions = [predict(each, {"cpu": of_cpu, "gpu": of_gpu}, num_envs=num_envs) for each in candidates]
+    predictions = [predict(each, {"cpu": of_cpu, "gpu": of_gpu}, num_envs=num_envs, cpus=cpus) for each in candidates]
     best = brute_force(cpus, gpus, num_envs, of_cpu, of_gpu)
     assert choose(predictions, margin=0.0).step_seconds == pytest.approx(best)
     chosen = choose(predictions, margin=0.1)
@@ -173,6 +191,38 @@ def test_threads_are_what_other_workers_leave() -> None:
     for threads, seconds in ((1, 1.5), (2, 1.1), (8, 1.1)):
         candidate = Candidate(kind="colocated", sims=1, learners=1, threads=threads)
         assert predict(candidate, {"cpu": half}, num_envs=1024).step_seconds == pytest.approx(seconds)
+
+
+def test_halves_that_take_turns_hide_a_stage_where_a_cpu_is_idle() -> None:
+    of_cpu = StageCurves(
+        simulate=proportional(3.0), infer=proportional(2.0), score=proportional(0.0), update=proportional(1.0)
+    )
+    apart = Candidate(kind="overlapped", sims=1, learners=1)
+
+    def step(hidden: float, update: float, cpus: int | None) -> float:
+        curves = msgspec.structs.replace(of_cpu, hidden=hidden, update=proportional(update))
+        return predict(apart, {"cpu": curves}, num_envs=1024, cpus=cpus).step_seconds
+
+    # Nobody lacks a CPU: the slower stage sets the pace, as in a pipeline.
+    assert [step(hidden, 1.0, None) for hidden in (0.0, 0.5, 1.0)] == pytest.approx([5.0, 4.0, 3.0])
+    # Two CPUs, one of which the learner has all the time, a fifth of it, or never.
+    assert step(1.0, 5.0, 2) == pytest.approx(5.0)
+    assert step(1.0, 1.0, 2) == pytest.approx(1.0 + 4.0 / 5.0 * 3.0)
+    assert step(1.0, 0.0, 2) == pytest.approx(3.0)
+    # A single environment has no halves.
+    assert predict(apart, {"cpu": msgspec.structs.replace(of_cpu, hidden=1.0)}, num_envs=1).step_seconds == (
+        pytest.approx(5.0 / 1024.0)
+    )
+
+
+def test_a_worker_alone_is_as_fast_as_it_was_measured_alone() -> None:
+    stage = proportional(1.0)
+    of_cpu = StageCurves(simulate=stage, infer=stage, score=stage, update=stage, quiet=0.75)
+    one, two = (
+        predict(Candidate(kind="colocated", sims=count, learners=count), {"cpu": of_cpu}, num_envs=1024)
+        for count in (1, 2)
+    )
+    assert (one.step_seconds, two.step_seconds) == (3.0, 2.0)
 
 
 def test_stragglers_speak_for_streaming() -> None:

@@ -1,7 +1,7 @@
 """Which placement suits this run on these machines: measured stages, predicted steps, the best of them.
 
-Measuring takes a few iterations of the run's own environments and networks, of three sizes, in a process as a worker's.
-What they learn is thrown away.
+Measuring takes a few iterations of the run's own environments and networks, in processes as the workers': of three
+sizes in as many processes as the machine has CPUs, then in one of them alone. What they learn is thrown away.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 import statistics
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,32 +26,30 @@ from sim2real_train.collector import Collector
 from sim2real_train.config import PlacementConfig, TrainConfig
 from sim2real_train.messages import tell
 from sim2real_train.peers import join_peers
-from sim2real_train.plan import Candidate, Curve, Prediction, StageCurves, choose, enumerate_placements, predict
+from sim2real_train.plan import (
+    MARGIN,
+    SIMPLEST_FIRST,
+    Candidate,
+    Choice,
+    Curve,
+    StageCurves,
+    choose,
+    enumerate_placements,
+    predict,
+)
 from sim2real_train.rollout import Rollout
 
-if TYPE_CHECKING:
-    from sim2real_train.trainer import TrainResult
-
-__all__ = ["Choice", "beside", "comparison", "measure_curves", "pick", "step_seconds", "with_placement"]
+__all__ = ["beside", "comparison", "measure_curves", "pick", "with_placement"]
 
 WARM_UP: Final = 1
-REPEATS: Final = 3
+REPEATS: Final = 5
 SHARES: Final = (4, 2, 1)
 """Sizes that are measured: the run's environments, divided by these."""
-STAGES: Final = ("simulate", "infer", "score", "update", "transfer")
+STAGES: Final = ("simulate", "infer", "score", "update", "correct", "transfer")
 MOST_PROBES: Final = 4
 """Workers that measure at the same time."""
 REDUCTIONS: Final = 20
 """Averages of two replicas that are timed together."""
-
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out."""
-
-    curves: StageCurves
-    predictions: tuple[Prediction, ...]
-    """Of every placement that fits."""
-    chosen: Prediction
 
 
 def pick(config: TrainConfig, *, address: str | None = None) -> Choice:
@@ -72,8 +70,13 @@ def pick(config: TrainConfig, *, address: str | None = None) -> Choice:
         for candidate in enumerate_placements(cpus, 0, num_envs=config.num_envs)
         if address is None or candidate.learners == 1
     ]
-    predictions = tuple(predict(candidate, {"cpu": curves}, num_envs=config.num_envs) for candidate in fitting)
-    return Choice(curves=curves, predictions=predictions, chosen=choose(predictions))
+    predictions = tuple(
+        predict(candidate, {"cpu": curves}, num_envs=config.num_envs, cpus=cpus) for candidate in fitting
+    )
+    best = choose(predictions)
+    return Choice(
+        chosen=best.candidate, predicted_step_seconds=best.step_seconds, candidates=predictions, curves=curves
+    )
 
 
 def with_placement(config: TrainConfig, candidate: Candidate) -> TrainConfig:
@@ -84,40 +87,40 @@ def with_placement(config: TrainConfig, candidate: Candidate) -> TrainConfig:
 
 
 def comparison(choice: Choice) -> str:
-    """Return a table of the best prediction of each kind, for people."""
+    """Return a table of the best prediction of each kind, and how it was chosen from, for people."""
     widths = "{:<14} {:>4} {:>8} {:>7} {:>8} {:>8} {:>8}"
     lines = [widths.format("placement", "sims", "learners", "threads", "step", "collect", "learn")]
-    for kind in ("colocated", "overlapped", "disaggregated"):
-        of_kind = [each for each in choice.predictions if each.candidate.kind == kind]
+    for kind in SIMPLEST_FIRST:
+        of_kind = [each for each in choice.candidates if each.candidate.kind == kind]
         if not of_kind:
             continue
-        best = choice.chosen if choice.chosen in of_kind else min(of_kind, key=lambda each: each.step_seconds)
+        chosen = [each for each in of_kind if each.candidate == choice.chosen]
+        (best,) = chosen or [min(of_kind, key=lambda each: each.step_seconds)]
         where = best.candidate
         seconds = (f"{each:.3f} s" for each in (best.step_seconds, best.collect_seconds, best.learn_seconds))
         row = widths.format(kind, where.sims, where.learners, where.threads, *seconds)
-        lines.append(f"{row} <- chosen" if best == choice.chosen else row)
+        lines.append(f"{row} <- chosen" if chosen else row)
+    lines.append(
+        f"steps within {MARGIN:.0%} of the fastest count as equal, and the first kind of them in this table is chosen: "
+        "its experience is the newest"
+    )
     return "\n".join(lines)
 
 
-def beside(choice: Choice, measured: float) -> str:
-    """Return a line with the prediction of the chosen placement beside the time [s] that a step of it then took."""
-    where, predicted = choice.chosen.candidate, choice.chosen.step_seconds
-    return (
+def beside(choice: Choice) -> str:
+    """Return a line with the prediction of the chosen placement beside the time that a step of it then took."""
+    where, predicted, measured = choice.chosen, choice.predicted_step_seconds, choice.measured_step_seconds
+    told = (
         f"placement auto: {where.kind} ({where.sims} to simulate, {where.learners} to learn): a step was predicted to "
-        f"take {predicted:.3f} s, took {measured:.3f} s ({measured / predicted - 1.0:+.0%})"
+        f"take {predicted:.3f} s"
     )
-
-
-def step_seconds(result: TrainResult) -> float | None:
-    """Return the median time [s] of a run's iterations; None: there were too few."""
-    times = np.diff(result.curve.wall_seconds)
-    return float(np.median(times)) if len(times) else None
+    return told if measured is None else f"{told}, took {measured:.3f} s ({measured / predicted - 1.0:+.0%})"
 
 
 def measure_curves(config: TrainConfig) -> StageCurves:
     """Measure the stages of one worker, in this process."""
     sizes = sorted({max(1, config.num_envs // share) for share in SHARES})
-    points = [_Probe(config, size).measure() for size in sizes]
+    points = _medians([_Probe(config, size) for size in sizes])
     seconds = {stage: tuple(point[stage] for point in points) for stage in STAGES}
     return _curves(tuple(map(float, sizes)), seconds, publish=points[-1]["publish"], spread=points[-1]["spread"])
 
@@ -125,37 +128,69 @@ def measure_curves(config: TrainConfig) -> StageCurves:
 class _Probe:
     """A worker of so many environments, alone with all of its network."""
 
-    def __init__(self, config: TrainConfig, num_envs: int, *, num_threads: int = 1) -> None:
+    def __init__(
+        self, config: TrainConfig, num_envs: int, *, num_threads: int = 1, groups: int = 1, learns: bool = True
+    ) -> None:
         alone = msgspec.structs.replace(config, num_envs=num_envs, num_workers=1, placement=PlacementConfig())
-        self._collector = Collector(alone, num_envs, rank=0, num_threads=num_threads)
+        self._collector = Collector(alone, num_envs, rank=0, num_threads=num_threads, groups=groups)
         self._algorithm = make_algorithm(alone, self._collector.sizes, rank=0, average=_keep)
+        self._learns = learns
 
-    def measure(self, *, learn: bool = True) -> dict[str, float]:
-        """Return the median time [s] of each stage, and the spread of collecting."""
-        points = [self._iterate(learn=learn) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
-        self._collector.close()
-        collect = [point["simulate"] + point["infer"] for point in points]
-        medians = {stage: statistics.median(point[stage] for point in points) for stage in points[0]}
-        return medians | {"spread": statistics.pstdev(collect) / statistics.fmean(collect)}
-
-    def _iterate(self, *, learn: bool) -> dict[str, float]:
-        collected = self._collector.collect(self._algorithm.behaviour)
+    def iterate(self) -> dict[str, float]:
+        """Return the time [s] of each stage of an iteration."""
+        algorithm, rollout = self._algorithm, self._collector.rollout
+        collected = self._collector.collect(algorithm.behaviour, algorithm.version)
         spent = {"simulate": collected.simulation_seconds, "infer": collected.inference_seconds}
-        if not learn:
+        if not self._learns:
             return spent
         marks = [time.perf_counter()]
-        advantages = self._algorithm.score([self._collector.rollout])
+        rollout.version -= 1
+        algorithm.score([rollout])
         marks.append(time.perf_counter())
-        self._algorithm.learn(advantages)
+        rollout.version += 1
+        advantages = algorithm.score([rollout])
         marks.append(time.perf_counter())
-        Rollout.of(self._collector.rollout.arrays())
+        algorithm.learn(advantages)
         marks.append(time.perf_counter())
-        self._algorithm.publish(collected.observations)
-        for tensor in self._algorithm.behaviour.weights().values():
+        Rollout.of(rollout.arrays())
+        marks.append(time.perf_counter())
+        algorithm.publish(collected.observations)
+        for tensor in algorithm.behaviour.weights().values():
             tensor.numpy().copy()
         marks.append(time.perf_counter())
-        stages = zip(("score", "update", "transfer", "publish"), np.diff(marks).tolist(), strict=True)
-        return spent | dict(stages)
+        older, *others = np.diff(marks).tolist()
+        spent |= dict(zip(("score", "update", "transfer", "publish"), others, strict=True))
+        return spent | {"correct": max(0.0, older - spent["score"])}
+
+    def close(self) -> None:
+        """Let go of the environments."""
+        self._collector.close()
+
+
+def _medians(probes: Sequence[_Probe]) -> list[dict[str, float]]:
+    """Return each probe's median time [s] of each stage, and the spread of collecting.
+
+    They take turns, so that whatever disturbs the machine for a while disturbs all of them.
+    """
+    rounds = [[probe.iterate() for probe in probes] for _ in range(WARM_UP + REPEATS)][WARM_UP:]
+    found: list[dict[str, float]] = []
+    for probe, points in zip(probes, zip(*rounds, strict=True), strict=True):
+        probe.close()
+        medians = {stage: statistics.median(point[stage] for point in points) for stage in points[0]}
+        collect = [point["simulate"] + point["infer"] for point in points]
+        found.append(medians | {"spread": statistics.pstdev(collect) / statistics.fmean(collect)})
+    return found
+
+
+class Alone(NamedTuple):
+    """What one worker does with the machine to itself."""
+
+    seconds: float
+    """Of an iteration of all environments, with one thread."""
+    gain: dict[int, float]
+    """See `StageCurves.thread_gain`."""
+    hidden: float
+    """See `StageCurves.hidden`."""
 
 
 class AutoProbe:
@@ -166,10 +201,25 @@ class AutoProbe:
         torch.set_num_threads(1)
         return measure_curves(config)
 
-    def simulate(self, config: TrainConfig, num_threads: int) -> float:
-        """Return how long [s] all environments take in one worker with so many threads."""
+    def alone(self, config: TrainConfig, cpus: int) -> Alone:
+        """Measure while nobody else does."""
         torch.set_num_threads(1)
-        return _Probe(config, config.num_envs, num_threads=num_threads).measure(learn=False)["simulate"]
+        threads = [2**power for power in range(1, cpus.bit_length())]
+        half = max(1, config.num_envs // 2)
+        groups = min(2, config.num_envs)
+        one, *others = _medians(
+            [
+                _Probe(config, config.num_envs),
+                _Probe(config, half, learns=False),
+                _Probe(config, half * groups, groups=groups, learns=False),
+                *(_Probe(config, config.num_envs, num_threads=count, learns=False) for count in threads),
+            ]
+        )
+        separate, in_turns, *threaded = others
+        gain = {count: each["simulate"] / one["simulate"] for count, each in zip(threads, threaded, strict=True)}
+        saved = groups * _collecting(separate) - _collecting(in_turns)
+        hidden = saved / (groups * min(separate["simulate"], separate["infer"]))
+        return Alone(_iteration(one), {1: 1.0} | gain, min(max(hidden, 0.0), 1.0))
 
     def count(self, config: TrainConfig) -> tuple[int, int]:
         """Return how many vectors an update averages over the replicas, and how many numbers they have together."""
@@ -200,12 +250,9 @@ def _measured(config: TrainConfig, folder: Path, cpus: int, count: int) -> Stage
     tell("placement auto: measuring simulation, inference and updates")
     probes = [place(AutoProbe, num_cpus=1) for _ in range(count)]
     curves = _mean(answers([probe.measure.remote(config) for probe in probes]))
-    largest = curves.simulate.seconds[-1]
-    gain = {1: 1.0}
-    threads = 2
-    while threads <= cpus:
-        gain[threads] = answers([probes[0].simulate.remote(config, threads)])[0] / largest
-        threads *= 2
+    alone: Alone = answers([probes[0].alone.remote(config, cpus)])[0]
+    together = _iteration({stage: getattr(curves, stage).seconds[-1] for stage in STAGES})
+    quiet = min(1.0, alone.seconds / together) if count > 1 else 1.0
     average = curves.average
     if count > 1:
         vectors, numbers = answers([probes[0].count.remote(config)])[0]
@@ -216,7 +263,16 @@ def _measured(config: TrainConfig, folder: Path, cpus: int, count: int) -> Stage
         average = Curve(sizes=(1.0, 2.0), seconds=(0.0, vectors * seconds))
     for probe in probes:
         ray.kill(probe)
-    return msgspec.structs.replace(curves, thread_gain=gain, average=average)
+    return msgspec.structs.replace(curves, thread_gain=alone.gain, average=average, quiet=quiet, hidden=alone.hidden)
+
+
+def _collecting(seconds: Mapping[str, float]) -> float:
+    return seconds["simulate"] + seconds["infer"]
+
+
+def _iteration(seconds: Mapping[str, float]) -> float:
+    """Return how long an iteration of one colocated worker takes whose stages take so long [s]."""
+    return _collecting(seconds) + seconds["score"] + seconds["update"]
 
 
 def _mean(measured: list[StageCurves]) -> StageCurves:
@@ -232,12 +288,13 @@ def _mean(measured: list[StageCurves]) -> StageCurves:
 def _curves(
     sizes: tuple[float, ...], seconds: Mapping[str, tuple[float, ...]], *, publish: float, spread: float
 ) -> StageCurves:
-    simulate, infer, score, update, transfer = (Curve(sizes=sizes, seconds=seconds[stage]) for stage in STAGES)
+    simulate, infer, score, update, correct, transfer = (Curve(sizes=sizes, seconds=seconds[stage]) for stage in STAGES)
     return StageCurves(
         simulate=simulate,
         infer=infer,
         score=score,
         update=update,
+        correct=correct,
         transfer=transfer,
         publish=publish,
         spread=spread,

@@ -18,9 +18,10 @@ from sim2real.errors import InputError
 from sim2real.files import atomic_write, read_bytes
 from sim2real_train.config import TrainConfig
 from sim2real_train.messages import tell
+from sim2real_train.plan import Choice
 from sim2real_train.run_folder import RECORD, writing
 
-__all__ = ["Attempt", "Git", "RunRecord", "note_attempt", "read_record"]
+__all__ = ["Attempt", "Git", "RunRecord", "note_attempt", "note_placement", "read_record"]
 
 _PACKAGES: Final = ("numpy", "torch", "ray", "mujoco", "msgspec", "mujoco-warp", "newton")
 _GIT_SECONDS: Final = 5.0
@@ -64,38 +65,72 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     config: TrainConfig
     """Seeds included."""
     attempts: tuple[Attempt, ...]
+    placement: Choice | None = None
+    """How ``--placement auto`` chose where it runs. None: somebody else did."""
 
 
-def note_attempt(out: Path, config: TrainConfig, from_iteration: int) -> None:
+def note_attempt(out: Path, config: TrainConfig, from_iteration: int, placement: Choice | None = None) -> None:
     """Add this process to the record of the run in `out`; a run that begins has a new one.
 
     A record that is lost or damaged is told and begun anew: what a run goes on from is its checkpoint.
+
+    Args:
+        out: Folder of the run.
+        config: The run.
+        from_iteration: 0, or the iteration of the checkpoint that it goes on from.
+        placement: See `RunRecord`; None: as it was.
 
     Raises:
         InputError: The file cannot be written.
     """
     before = _earlier(out, goes_on=from_iteration > 0)
-    record = RunRecord(schema_version=1, config=config, attempts=(*before, _attempt(from_iteration)))
+    attempt = _attempt(from_iteration)
+    _write(
+        out,
+        RunRecord(
+            schema_version=1,
+            config=config,
+            attempts=(attempt,) if before is None else (*before.attempts, attempt),
+            placement=before.placement if placement is None and before is not None else placement,
+        ),
+    )
+
+
+def note_placement(out: Path, placement: Choice) -> None:
+    """Put what came of a placement into the record of the run in `out`, unless that was lost meanwhile, which is told.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        record = read_record(out)
+    except InputError as error:
+        tell(f"warning: {error}; what came of the placement is not in it")
+        return
+    _write(out, msgspec.structs.replace(record, placement=placement))
+
+
+def _write(out: Path, record: RunRecord) -> None:
     with atomic_write(out / RECORD) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
-def _earlier(out: Path, *, goes_on: bool) -> tuple[Attempt, ...]:
-    """Return the attempts on record of a run that goes on; a file that is no such record is put aside."""
+def _earlier(out: Path, *, goes_on: bool) -> RunRecord | None:
+    """Return the record of a run that goes on; a file that is no such record is put aside."""
     path = out / RECORD
     if not os.path.lexists(path):
         if goes_on:
             tell(f"warning: {path} is missing; a new record begins")
-        return ()
+        return None
     try:
-        attempts = read_record(out).attempts
+        record = read_record(out)
     except InputError as error:
         aside = path.with_name(f"{RECORD}.damaged")
         with writing(out):
             path.replace(aside)
         tell(f"warning: {error}; it is kept as {aside.name}, and a new record begins")
-        return ()
-    return attempts if goes_on else ()
+        return None
+    return record if goes_on else None
 
 
 def read_record(out: Path) -> RunRecord:

@@ -14,11 +14,11 @@ from sim2real.command import Outcome
 from sim2real.errors import InputError
 
 if TYPE_CHECKING:
-    from sim2real_train.auto import Choice
     from sim2real_train.config import PlacementConfig, TrainConfig
     from sim2real_train.placements import Machines
+    from sim2real_train.plan import Choice
     from sim2real_train.presets import Preset
-    from sim2real_train.trainer import Schedule, TrainResult
+    from sim2real_train.trainer import Schedule
 
 __all__ = ["TrainArgs", "config_of", "run_train"]
 
@@ -175,7 +175,7 @@ def run_train(args: TrainArgs) -> Outcome:
     if args.placement == "auto":
         config, machines, choice = _picked(args, config, schedule.machines)
         schedule = msgspec.structs.replace(schedule, machines=machines)
-    result = train(config, schedule, args.out, resume=args.resume)
+    result = train(config, schedule, args.out, resume=args.resume, placement=choice)
     verdict = result.evaluation
     workers = f"{result.num_workers} worker{'s' if result.num_workers > 1 else ''}"
     return Outcome(
@@ -186,7 +186,7 @@ def run_train(args: TrainArgs) -> Outcome:
             f"{result.wall_seconds:.0f} s on {workers}\n"
             f"success in {verdict.starts} episodes: {verdict.success_rate:.1%} ({verdict.criterion}); mean return "
             f"{verdict.mean_return:.1f}\n"
-            f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}" + _beside(choice, result)
+            f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}{_beside(result.placement)}"
         ),
     )
 
@@ -223,14 +223,13 @@ def _schedule(args: TrainArgs) -> Schedule:
     )
 
 
-def _beside(choice: Choice | None, result: TrainResult) -> str:
+def _beside(choice: Choice | None) -> str:
     """Say what was predicted of the placement and what came of it."""
     if choice is None:
         return ""
-    from sim2real_train.auto import beside, step_seconds
+    from sim2real_train.auto import beside
 
-    measured = step_seconds(result)
-    return "" if measured is None else f"\n{beside(choice, measured)}"
+    return f"\n{beside(choice)}"
 
 
 def _picked(args: TrainArgs, config: TrainConfig, machines: Machines) -> tuple[TrainConfig, Machines, Choice | None]:
@@ -242,11 +241,23 @@ def _picked(args: TrainArgs, config: TrainConfig, machines: Machines) -> tuple[T
     if args.resume and has_checkpoint(args.out / "checkpoint"):
         before = read_checkpoint(args.out / "checkpoint").state.config
         config = msgspec.structs.replace(config, num_workers=before.num_workers, placement=before.placement)
-        return config, machines, None
+        choice = _chosen_before(args.out)
+        threads = machines.num_threads if choice is None else choice.chosen.threads
+        return config, msgspec.structs.replace(machines, num_threads=threads), choice
     choice = pick(config, address=args.address)
     tell(comparison(choice))
-    chosen = choice.chosen.candidate
-    return with_placement(config, chosen), msgspec.structs.replace(machines, num_threads=chosen.threads), choice
+    threads = choice.chosen.threads
+    return with_placement(config, choice.chosen), msgspec.structs.replace(machines, num_threads=threads), choice
+
+
+def _chosen_before(out: Path) -> Choice | None:
+    """Return how the placement of a run was chosen. None: nobody knows, and the run tells of a record that is lost."""
+    from sim2real_train.provenance import read_record
+
+    try:
+        return read_record(out).placement
+    except InputError:
+        return None
 
 
 def _instability(diverged: int, out: Path) -> str:

@@ -23,7 +23,8 @@ from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
 from sim2real_train.placements import Machines, placed
-from sim2real_train.provenance import note_attempt
+from sim2real_train.plan import Choice
+from sim2real_train.provenance import note_attempt, note_placement
 from sim2real_train.run_folder import BEST, CHECKPOINT, DUMPS, check_layout, claimed, clear
 from sim2real_train.watch import WorkerLostError
 
@@ -69,8 +70,12 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     diverged: int
     """Simulations that became unstable and were begun anew, since the start or the last resume."""
 
+    placement: Choice | None = None
+    """How ``--placement auto`` chose where it runs, and what came of it. None: somebody else did."""
 
-def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = False) -> TrainResult:
+def train(
+    config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = False, placement: Choice | None = None
+) -> TrainResult:
     """Train a policy; `out` gets `checkpoint/`, `best/`, `run.json`, `metrics.jsonl` and `tensorboard/`.
 
     Args:
@@ -79,6 +84,7 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
         out: Folder of the run.
         resume: Go on from the checkpoint in `out`, exactly; where there is none yet, begin.
 
+        placement: How it was chosen where `config` runs; kept in `run.json` beside what came of it.
     Raises:
         InputError: The robot cannot have the ranges; `out` holds a run already, or one of another configuration;
             another training is writing to it, or it cannot be written to.
@@ -93,9 +99,9 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
             start = _resumed(config, schedule, out) if has_checkpoint(_checkpoint(out)) else None
             if start is None:
                 clear(out)
-            note_attempt(out, config, 0 if start is None else start.state.iteration)
+            note_attempt(out, config, 0 if start is None else start.state.iteration, placement)
             try:
-                return _train(config, schedule, out, start)
+                result = _train(config, schedule, out, start, placement)
             except WorkerLostError as error:
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
@@ -104,15 +110,21 @@ def train(config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = 
                 tell(f"{error}; {onwards} (restarts left: {left})")
     raise AssertionError("unreachable: the last attempt returns or raises")
 
+            else:
+                if result.placement is not None:
+                    note_placement(out, result.placement)
+                return result
 
-def _train(config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None) -> TrainResult:
+def _train(
+    config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None, placement: Choice | None
+) -> TrainResult:
     """Make one attempt; a worker that dies ends it with `WorkerLostError`."""
     try:
         interrupts.arm()
         with placed(config, schedule.machines, dumps=out / DUMPS) as workers, interrupts.then_held_back():
             run = _Run(config, schedule, out, workers, start)
             run.iterate()
-            return run.result()
+            return run.result(placement)
     except KeyboardInterrupt:
         raise TrainingStoppedError(f"interrupted; {_how_to_go_on(out)}") from None
 
@@ -202,11 +214,13 @@ class _Run:
         _check_weights(self.config.task, arrays, len(self.metrics))
         return write_checkpoint(folder, state, arrays)
 
-    def result(self) -> TrainResult:
+    def result(self, placement: Choice | None) -> TrainResult:
         """Judge the last policy and sum the run up."""
         assert self.saved is not None
         return TrainResult(
             task=self.config.task,
+        if placement is not None:
+            placement = msgspec.structs.replace(placement, measured_step_seconds=_step_seconds(self.metrics))
             checkpoint=_checkpoint(self.out),
             weights_sha256=self.saved.members["weights"].sha256,
             iterations=self.saved.iteration,
@@ -218,9 +232,17 @@ class _Run:
             diverged=round(self.metrics[-1].terms.get("diverged", 0.0) * self.config.num_workers),
         )
 
+            placement=placement,
 
 def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
     """Return the means over all workers."""
+def _step_seconds(metrics: list[Metrics]) -> float:
+    """Return the median time [s] of an iteration without measurements and checkpoints."""
+    stages = [each.stages for each in metrics]
+    spared = ("evaluate_seconds", "save_seconds")
+    return float(np.median([each["wall_seconds"] - sum(each.get(name, 0.0) for name in spared) for each in stages]))
+
+
     return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
 
 
