@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import mujoco
 import numpy as np
@@ -15,7 +15,7 @@ from sim2real.layout import EFFORT, KD, KP, POSITION, VELOCITY, columns_of
 from sim2real.robots import Robot
 from sim2real.sim.base import EnvIds, Snapshot
 from sim2real.sim.model import FOOT_FORCE, foot_object, load_model
-from sim2real.sim.places import Place, check_values, field_values, nominal_value, places_of
+from sim2real.sim.places import Lowest, field_values, lowest_of, nominal_value, places_of
 from sim2real.sim.scene import EMPTY, Scene
 
 __all__ = ["MujocoSim"]
@@ -31,9 +31,21 @@ _STATE: Final = (
 # The fields from which MuJoCo derives constants: after a write to one of them, set_const() must follow.
 _CONSTANTS_FROM = frozenset[str](mujoco.MjModel._setconst_inputs)  # pyright: ignore[reportPrivateUsage] the name that mujoco.batch's documentation gives
 _GAINS: Final = "gains"
+_INITIAL: Final = frozenset({"qpos0", "eq_active0"})
+"""Fields that the initial state follows from, beside those of bodies that are moved as mocap."""
 _FEW: Final = 4
 """Simulations that the caller's thread computes sooner than it wakes the others."""
 _BIAS: Final = slice(1, 3)  # of actuator_biasprm: what multiplies position and velocity
+
+
+class _Target(NamedTuple):
+    """Where a parameter goes."""
+
+    places: tuple[tuple[Array, tuple[int, ...]], ...]
+    """Fields with an axis for the simulations, and where in them."""
+    lowest: Lowest
+    has_constants: bool
+    """Whether constants follow from it."""
 
 
 class MujocoSim:
@@ -93,7 +105,7 @@ class MujocoSim:
         self._gains = np.zeros((2, num_envs, len(joints))).swapaxes(0, 1)
         self._bias: Array | None = None
         self._fields: dict[str, Array] = {}
-        self._places: dict[str, tuple[Place, ...]] = {}
+        self._targets: dict[str, _Target] = {}
         self._unsettled = np.zeros(num_envs, np.bool_)
         self._settled = True
         self._initial = self._batch.state[0].copy()
@@ -213,8 +225,8 @@ class MujocoSim:
 
     def reset(self, env_ids: EnvIds | None = None) -> None:
         """Put environments into the model's initial state; randomized parameters stay."""
-        if self._models or self._fields:
-            self._settle()
+        self._settle()
+        if self._models or self.model.nmocap or not _INITIAL.isdisjoint(self._fields):
             self._batch.reset(env_ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
         else:
             # A state is all that there is of a simulation, and Batch.reset takes 30 times as long.
@@ -223,11 +235,7 @@ class MujocoSim:
     def refresh(self, env_ids: EnvIds | None = None) -> None:
         """Run the forward dynamics so that outputs agree with a state that was written to."""
         self._settle()
-        if env_ids is None or len(env_ids) > _FEW:
-            self._batch.forward(env_ids)
-            return
-        for row in range(len(env_ids)):
-            self._batch.forward(env_ids[row : row + 1])
+        _call(self._batch.forward, env_ids)
 
     def randomize(self, param: str, values: Array, env_ids: EnvIds | None = None) -> None:
         """Set a physical parameter to `values`, shape (n,), in `env_ids` (None: all).
@@ -237,17 +245,29 @@ class MujocoSim:
         Raises:
             InputError: There is no such parameter or place, a value is impossible, or `set_models` was called.
         """
-        if param not in self._places:
-            self._places[param] = places_of(self.robot, self.model, param)
+        target = self._targets.get(param) or self._find_target(param, values)
+        target.lowest.check(param, values)
+        rows = slice(None) if env_ids is None else env_ids
+        for field, index in target.places:
+            field[(rows, *index)] = values
+        if target.has_constants:
+            self._unsettled[rows] = True
+            self._settled = False
+
+    def _find_target(self, param: str, values: Array) -> _Target:
+        """Find out once what every episode's draw writes to."""
+        places = places_of(self.robot, self.model, param)
         if self._models:
             raise InputError(f"parameter {param!r}: environments have models of their own (set_models): change those")
-        check_values(param, self._places[param], values)
-        rows = slice(None) if env_ids is None else env_ids
-        for place in self._places[param]:
-            self._expand(place.field)[(rows, *place.index)] = values
-            if _has_constants(place.field):
-                self._unsettled[rows] = True
-                self._settled = False
+        # A field is not copied for every environment for values that are refused.
+        lowest = lowest_of(places)
+        lowest.check(param, values)
+        self._targets[param] = _Target(
+            places=tuple((self._expand(place.field), place.index) for place in places),
+            lowest=lowest,
+            has_constants=any(_has_constants(place.field) for place in places),
+        )
+        return self._targets[param]
 
     def nominal(self, place: str) -> float:
         """Return what the robot's model holds at a place, whatever was randomized.
@@ -266,7 +286,7 @@ class MujocoSim:
         """Let the constants that MuJoCo derives follow the parameters, once for all that were set."""
         if self._settled:
             return
-        self._batch.set_const(np.flatnonzero(self._unsettled))
+        _call(self._batch.set_const, np.flatnonzero(self._unsettled))
         self._unsettled[:] = False
         self._settled = True
 
@@ -332,6 +352,15 @@ def _choose_fastest(options: Any, num_trees: int) -> None:
     if options.cone == mujoco.mjtCone.mjCONE_ELLIPTIC and options.jacobian == mujoco.mjtJacobian.mjJAC_AUTO:
         # Newton's method updates its matrix for each cone: 13 % of Go2's time, though small models are dense otherwise.
         options.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
+
+
+def _call(method: Callable[[EnvIds | None], None], env_ids: EnvIds | None) -> None:
+    """Call a method of the batch: for a few simulations one by one, which wakes no other thread."""
+    if env_ids is None or len(env_ids) > _FEW:
+        method(env_ids)
+        return
+    for row in range(len(env_ids)):
+        method(env_ids[row : row + 1])
 
 
 def _has_constants(field: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import mujoco
@@ -22,7 +22,7 @@ from sim2real.errors import InputError
 from sim2real.robots import Robot
 from sim2real.sim.bounds import NOT_NEGATIVE, POSITIVE
 
-__all__ = ["Place", "check_values", "field_values", "find_place", "nominal_value", "places_of"]
+__all__ = ["Lowest", "Place", "field_values", "find_place", "lowest_of", "nominal_value", "places_of"]
 
 _OBJECT: Final = re.compile(r"(?P<field>\w+)/(?P<object>.+?)(?P<index>(?:\[\d+\])*)")
 _OPTION: Final = re.compile(r"(?P<field>opt\.\w+)(?P<index>(?:\[\d+\])*)")
@@ -102,19 +102,36 @@ def find_place(model: mujoco.MjModel, place: str) -> Place:
     return Place(field=field, index=(first + index[0], *index[1:]))
 
 
-def check_values(param: str, places: Iterable[Place], values: npt.NDArray[np.float64]) -> None:
-    """Refuse values of a parameter that no robot has.
+class Lowest(NamedTuple):
+    """What the values of a parameter may not be below."""
 
-    Raises:
-        InputError: A value is not finite, or below zero, or zero, where that means nothing.
-    """
-    if not np.isfinite(values).all():
-        raise InputError(f"parameter {param!r}: expected finite values, got {values[~np.isfinite(values)][0]}")
+    value: float
+    allowed: bool
+    """Whether it is itself a value."""
+
+    def check(self, param: str, values: npt.NDArray[np.float64]) -> None:
+        """Refuse values of a parameter that no robot has, shape (n,).
+
+        Raises:
+            InputError: A value is not finite, or below zero, or zero, where that means nothing.
+        """
+        # Written so that what is not a number is not within.
+        least, most = np.minimum.reduce(values, initial=np.inf), np.maximum.reduce(values, initial=-np.inf)
+        if (least > self.value or (self.allowed and least == self.value)) and most < np.inf:
+            return
+        if len(strange := values[~np.isfinite(values)]):
+            raise InputError(f"parameter {param!r}: expected finite values, got {strange[0]}")
+        if len(values):
+            expected = "at least 0" if self.allowed else "a number > 0"
+            raise InputError(f"parameter {param!r}: expected {expected}, got {least}")
+
+
+def lowest_of(places: Iterable[Place]) -> Lowest:
+    """Return what values at these places may not be below."""
     fields = {place.field for place in places}
-    if fields & NOT_NEGATIVE and (values < 0.0).any():
-        raise InputError(f"parameter {param!r}: expected at least 0, got {values.min()}")
-    if fields & POSITIVE and (values <= 0.0).any():
-        raise InputError(f"parameter {param!r}: expected a number > 0, got {values.min()}")
+    if fields & POSITIVE:
+        return Lowest(0.0, allowed=False)
+    return Lowest(0.0, allowed=True) if fields & NOT_NEGATIVE else Lowest(-np.inf, allowed=False)
 
 
 def nominal_value(model: mujoco.MjModel, place: str) -> float:

@@ -86,7 +86,9 @@ class Randomizer:
         self._sim = sim
         self._plant = sim if plant is None else plant
         found = resolve(content, sim.robot, sim.nominal)
-        self._values = [each for each in found if each.body is None]
+        values = [each for each in found if each.body is None]
+        # Worked out once: it runs in every reset, for a few environments at a time.
+        self._targets = [(each.parameter, *target) for each in values for target in each.targets]
         bodies = dict.fromkeys(each.body for each in found if each.body is not None)
         self._inertias = {body: nominal_inertia(sim.nominal, body) for body in bodies}
         self._coordinates = [
@@ -96,7 +98,7 @@ class Randomizer:
             for index in find_inertia(each.parameter.name)[1]
         ]
         nobody = np.zeros(0, np.intp)
-        for target, _ in (target for each in self._values for target in each.targets):
+        for _, target, _ in self._targets:
             self._plant.randomize(target, np.zeros(0), nobody)
 
     def draw(self, rng: np.random.Generator, env_ids: EnvIds) -> dict[str, Array]:
@@ -107,9 +109,7 @@ class Randomizer:
         """
         draws = sample(self._content, rng, len(env_ids))
         done = {
-            target: absolute(each.parameter, nominal, draws[each.parameter.name])
-            for each in self._values
-            for target, nominal in each.targets
+            target: absolute(parameter, nominal, draws[parameter.name]) for parameter, target, nominal in self._targets
         }
         for target, values in done.items():
             self._plant.randomize(target, values, env_ids)

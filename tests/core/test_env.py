@@ -13,7 +13,7 @@ import pytest
 
 from sim2real.errors import InputError
 from sim2real.observation import ObservationBuilder
-from sim2real.tasks import Task, TaskEnv, get_task
+from sim2real.tasks import Task, TaskEnv
 from sim2real.tasks.base import Array, Curriculum, Flags, Motion
 from sim2real.tasks.dump import read_dump
 from sim2real.tasks.replay import replay
@@ -388,8 +388,3 @@ def test_levels_rise_and_fall_and_whoever_passes_the_last_begins_at_any() -> Non
     assert set(after_the_last.tolist()) == {0, 1, 2}
     assert (np.diff(history[:, 0])[history[:-1, 0] < 2] == 1).all()
     assert env.term_means()["curriculum/level"] == history[-1].mean()
-
-
-def test_a_fixed_robot_has_no_other_task() -> None:
-    with pytest.raises(InputError, match="is for robot pendulum alone; leave out --robot"):
-        get_task("pendulum-swingup", "go2")

@@ -17,6 +17,8 @@ import msgspec
 from sim2real.robots.pendulum import ROBOT as PENDULUM
 ROBOT = msgspec.structs.replace(PENDULUM, name="long-pendulum")
 NOT_A_ROBOT = 3
+from sim2real.tasks.pendulum_swingup import TASK as SWINGUP
+TASK = msgspec.structs.replace(SWINGUP, name="my-swingup", rebuild=None)
 """
 
 
@@ -43,6 +45,18 @@ def test_a_robot_of_an_installed_package_is_found(tmp_path: Path) -> None:
         "from sim2real.robots import *; print(robot_names(), get_robot('long-pendulum').name)",
     )
     assert done.stdout.endswith(", 'long-pendulum') long-pendulum\n"), done.stderr
+
+
+def test_a_task_that_does_not_say_how_is_for_its_robot_alone(tmp_path: Path) -> None:
+    folder = package(tmp_path / "site", "[sim2real.tasks]\nmy-swingup = my_robots:TASK\n")
+    done = ask(
+        folder,
+        "from sim2real.tasks import get_task\n"
+        "from sim2real.errors import InputError\n"
+        "print(get_task('my-swingup', 'pendulum').name)\n"
+        "try:\n    get_task('my-swingup', 'go2')\nexcept InputError as error:\n    print(error)\n",
+    )
+    assert done.stdout == "my-swingup\ntask my-swingup: is for robot pendulum alone; leave out --robot\n", done.stderr
 
 
 @pytest.mark.parametrize(
