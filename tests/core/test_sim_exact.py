@@ -278,17 +278,22 @@ def test_few_and_many_simulations_are_refreshed_alike(
         assert np.array_equal(values[others], old[others])
 
 
-@pytest.mark.parametrize("randomized", [False, True])
-def test_a_reset_simulation_is_a_new_one(tmp_path: Path, randomized: bool) -> None:
+@pytest.mark.parametrize(
+    "place", [None, "qpos0/left", "body_mass/trunk", "geom_friction/left_foot[0]", "opt.gravity[2]"]
+)
+def test_a_reset_simulation_is_a_new_one(tmp_path: Path, place: str | None) -> None:
+    """Whatever was randomized, before or just now, and whatever became of it."""
     sims = [MujocoSim(walker(tmp_path), 3, scene=FLAT) for _ in range(2)]
-    for sim in sims:
-        if randomized:
-            sim.randomize("qpos0/left", np.array([0.1, 0.2, 0.3]))
     used, new = sims
+    if place is not None:
+        used.randomize(place, np.full(3, 0.7))
     used.set_command(commands(np.random.default_rng(2), 3))
     used.step(60)
     used.qpos[1] = np.nan
     used.step()
+    if place is not None:
+        for sim in sims:
+            sim.randomize(place, np.array([0.1, 0.2, 0.3]))
     for sim in sims:
         sim.reset()
         sim.set_command(commands(np.random.default_rng(3), 3))
