@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from sim2real_train.behaviour import Behaviour
+from sim2real_train.device import CPU, array_of
 from sim2real_train.models import Actor
 from sim2real_train.moments import Moments
 from sim2real_train.rollout import Rollout
@@ -30,19 +31,24 @@ class Algorithm(ABC):
     Args:
         model: What is learned.
         observation_size: Width Oc of what the critic sees, which begins with the observations.
-        seed: Seeds this replica's draws.
+        seed: Seeds this replica's draws, which are the CPU's whatever the device.
+        device: Where it learns, apart from what acts; None: on the CPU, and both have the same weights.
 
     Attributes:
         model: All weights; checkpoints have them by these names.
-        behaviour: What acts while experience is collected; shares the model's weights.
+        device: Where the model is, and all that is learned from.
+        is_apart: Whether what acts is a copy, brought up to date after each change.
+        behaviour: What acts while experience is collected, on the CPU.
         version: How many updates the weights have seen.
         moments: Of all observations so far.
     """
 
     behaviour: Behaviour
 
-    def __init__(self, model: nn.Module, observation_size: int, seed: int) -> None:
+    def __init__(self, model: nn.Module, observation_size: int, seed: int, device: torch.device | None = None) -> None:
         self.model = model
+        self.device = device or CPU
+        self.is_apart = device is not None
         self.version = 0
         self.moments = Moments.none(observation_size)
         self.generator = torch.Generator().manual_seed(seed)
@@ -76,16 +82,26 @@ class Algorithm(ABC):
         """Learn from what was scored; the weights are of the next version then."""
         figures = self.update(advantages)
         self.version += 1
+        self._renew()
         return figures
 
     def publish(self, observations: Moments) -> None:
         """Take the observations of all workers into the normaliser, for the next rollout."""
         self.moments = self.moments.merged(observations)
         self.set_moments(self.moments)
+        self._renew()
+
+    @torch.no_grad()
+    def _renew(self) -> None:
+        """Let the newest weights be those that act, where they are apart."""
+        if self.is_apart:
+            newest = self.model.state_dict()
+            for name, tensor in self.behaviour.weights().items():
+                tensor.copy_(newest[name])
 
     def state(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Return copies of all that replicas share: the weights, and what learning goes on with."""
-        weights = {name: tensor.numpy().copy() for name, tensor in self.model.state_dict().items()}
+        weights = {name: array_of(tensor) for name, tensor in self.model.state_dict().items()}
         learner = {f"observations/{name}": _array(getattr(self.moments, name)) for name in _MOMENTS}
         learner["version"] = _array(self.version)
         return {"weights": weights, "learner": learner | self.optimizer_state()}
@@ -98,6 +114,7 @@ class Algorithm(ABC):
         self.moments = Moments(float(count), mean.copy(), squares.copy())
         self.version = int(learner["version"])
         self.load_optimizer_state(learner)
+        self._renew()
 
     def replica_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what this replica's next updates depend on and no other's."""
@@ -111,7 +128,7 @@ class Algorithm(ABC):
         """Return a digest of all weights, for comparison with other replicas'."""
         digest = hashlib.sha256()
         for tensor in self.model.state_dict().values():
-            digest.update(tensor.numpy().tobytes())
+            digest.update(array_of(tensor).tobytes())
         return digest.hexdigest()
 
 

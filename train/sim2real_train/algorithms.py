@@ -21,7 +21,14 @@ _ORDER = 1
 """Spawn key that tells the learner's draws from the environments'."""
 
 
-def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: int, average: Average) -> Algorithm:
+def make_algorithm(
+    config: TrainConfig,
+    sizes: tuple[int, int, int],
+    *,
+    rank: int,
+    average: Average,
+    device: torch.device | None = None,
+) -> Algorithm:
     """Return a replica of the run's learner.
 
     Args:
@@ -29,6 +36,7 @@ def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: in
         sizes: Widths of the observation, of what the critic sees and of the action.
         rank: Which of the replicas this is: all have the same weights, and draws of their own.
         average: Replaces a flat vector by its mean over all replicas, in place.
+        device: Where it learns, apart from what acts; None: on the CPU, with the very weights that act.
 
     Raises:
         InputError: The networks do not fit the environments, or the teacher is of another task.
@@ -39,10 +47,11 @@ def make_algorithm(config: TrainConfig, sizes: tuple[int, int, int], *, rank: in
     algorithm, columns = config.algorithm, columns_of(config)
     if isinstance(algorithm, SacConfig):
         sac = SacModel(config.model, *sizes, columns, atoms=algorithm.atoms, initial_alpha=algorithm.initial_alpha)
-        return SacLearner(sac, algorithm, average, observation_size=sizes[1], seed=seed)
+        return SacLearner(sac, algorithm, average, observation_size=sizes[1], seed=seed, device=device)
     if isinstance(algorithm, DistillConfig):
         student = Student(config.model, sizes[0], sizes[2], teacher_share=algorithm.share(0), columns=columns)
         teacher = load_teacher(algorithm.teacher, config, sizes)
-        return DistillLearner(student, teacher, algorithm, average, observation_size=sizes[1], seed=seed)
+        return DistillLearner(student, teacher, algorithm, average, observation_size=sizes[1], seed=seed, device=device)
     model = ActorCritic(config.model, *sizes, columns)
-    return PpoLearner(model, algorithm, average, observation_size=sizes[1], seed=seed, mirror=mirror_of(config))
+    mirror = mirror_of(config)
+    return PpoLearner(model, algorithm, average, observation_size=sizes[1], seed=seed, mirror=mirror, device=device)

@@ -118,11 +118,26 @@ def check_machine(workers: Sequence[tuple[int, int]]) -> None:
         InputError: It has not; the message says what is missing.
     """
     resources: dict[str, float] = {"CPU": float(len(os.sched_getaffinity(0)))}
-    if any(gpus for _, gpus in workers):
-        import torch
-
-        resources["GPU"] = float(torch.cuda.device_count())
+    if needed := sum(gpus for _, gpus in workers):
+        resources["GPU"] = float(_gpus_for(needed))
     check_fits(workers, [{"Alive": True, "Resources": resources}], "this machine")
+
+
+def _gpus_for(needed: int) -> int:
+    """Return how many GPUs this machine has.
+
+    Raises:
+        InputError: Fewer than are needed.
+    """
+    import torch
+
+    from sim2real_train.device import why_no_gpu
+
+    there = torch.cuda.device_count()
+    if there < needed:
+        asked = f"this machine has {there} GPUs and {needed} {'is' if needed == 1 else 'are'} asked for"
+        raise InputError(f"{asked}: " + ("give fewer --learners or --workers" if there else why_no_gpu()))
+    return there
 
 
 def check_fits(

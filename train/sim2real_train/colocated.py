@@ -14,6 +14,7 @@ from sim2real_train.actors import answers, started
 from sim2real_train.checkpoint import Arrays, Checkpoint
 from sim2real_train.chunks import Collected, Spawn, WorkerState
 from sim2real_train.config import TrainConfig
+from sim2real_train.device import learning_device
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
 from sim2real_train.peers import join_peers
@@ -31,9 +32,10 @@ class Replica(Worker):
 
     def start(self, config: TrainConfig, rank: int, rendezvous: str, num_threads: int, dumps: Path) -> None:
         """Build the worker; see `Worker`."""
-        average = join_peers(rank, config.num_workers, rendezvous)
+        device = learning_device(config.placement.device)
+        average = join_peers(rank, config.num_workers, rendezvous, device)
         with building(f"worker {rank}"):
-            super().__init__(config, rank, average, num_threads=num_threads, dumps=dumps)
+            super().__init__(config, rank, average, num_threads=num_threads, dumps=dumps, device=device)
 
 
 class Colocated:

@@ -13,6 +13,7 @@ from sim2real.randomization import COMMAND_DELAY, ParameterRange, RandomizationF
 from sim2real.sim.delays import MAX_DELAY, DelaySpec
 from sim2real.tasks import Task
 from sim2real.tasks.ranges import with_own_ranges
+from sim2real_train.device import DeviceName
 from sim2real_train.distill import DistillConfig
 from sim2real_train.limits import check_limits
 from sim2real_train.models import ModelConfig
@@ -44,6 +45,9 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Updates that the weights may miss which collect for a disaggregated learner."""
     inference: Literal["sim", "server"] = "sim"
     """Where the policy of disaggregated workers acts: in each of them, or in one server for all."""
+    device: DeviceName = "cpu"
+    """Where learners learn; cuda: each replica takes one NVIDIA GPU. Environments stay where their engine is, and what
+    acts in them on the CPU."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sim2real_train.algorithm import Average
+from sim2real_train.device import array_of
 
 __all__ = ["Descent"]
 
@@ -55,7 +56,7 @@ class Descent:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of the optimiser's moments, by name of parameter and of moment; none before the first step."""
         return {
-            f"{name}/{key}": tensor.numpy().copy()
+            f"{name}/{key}": array_of(tensor)
             for name, parameter in self._parameters.items()
             for key, tensor in self._optimizer.state[parameter].items()
         }
@@ -65,4 +66,6 @@ class Descent:
         self._optimizer.state.clear()
         for name, parameter in self._parameters.items():
             if f"{name}/step" in arrays:
-                self._optimizer.state[parameter] = {key: torch.tensor(arrays[f"{name}/{key}"]) for key in _MOMENTS}
+                self._optimizer.state[parameter] = {
+                    key: torch.tensor(arrays[f"{name}/{key}"], device=parameter.device) for key in _MOMENTS
+                }

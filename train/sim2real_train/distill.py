@@ -23,6 +23,7 @@ from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import Acted, Behaviour
 from sim2real_train.descent import Descent
+from sim2real_train.device import CPU, array_of, set_apart
 from sim2real_train.limits import Count, Positive, Share, Small, Steps
 from sim2real_train.models import Actor, ModelConfig
 from sim2real_train.moments import Moments
@@ -183,18 +184,19 @@ class Lessons(Sequences):
     """The teacher's actions, shape [..., A]."""
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all of it as arrays; they are views."""
-        arrays = {name: getattr(self, name).numpy() for name in ("episode_start", "observations", "labels")}
-        return arrays | {f"state/{index}": tensor.numpy() for index, tensor in enumerate(self.state)}
+        """Return all of it as arrays."""
+        arrays = {name: array_of(getattr(self, name)) for name in ("episode_start", "observations", "labels")}
+        return arrays | {f"state/{index}": array_of(tensor) for index, tensor in enumerate(self.state)}
 
     @staticmethod
-    def of(arrays: Mapping[str, npt.NDArray[Any]]) -> Lessons:
-        """Return the lessons that `arrays` came from, with copies of them."""
+    def of(arrays: Mapping[str, npt.NDArray[Any]], device: torch.device = CPU) -> Lessons:
+        """Return the lessons that `arrays` came from, with copies of them, on a device."""
+        on_device = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
         return Lessons(
-            episode_start=torch.tensor(arrays["episode_start"]),
-            state=tuple(torch.tensor(arrays[name]) for name in sorted(arrays) if name.startswith("state/")),
-            observations=torch.tensor(arrays["observations"]),
-            labels=torch.tensor(arrays["labels"]),
+            episode_start=on_device["episode_start"],
+            state=tuple(on_device[name] for name in sorted(on_device) if name.startswith("state/")),
+            observations=on_device["observations"],
+            labels=on_device["labels"],
         )
 
 
@@ -216,6 +218,7 @@ class DistillLearner(Algorithm):
         average: Replaces a flat vector by its mean over all replicas, in place.
         observation_size: Width of what the critic sees.
         seed: Seeds the order of the lessons.
+        device: Where it learns, apart from what acts; None: on the CPU, with the very weights that act.
 
     Attributes:
         lessons: What the next update learns from, by rollout; the oldest first.
@@ -233,12 +236,14 @@ class DistillLearner(Algorithm):
         *,
         observation_size: int,
         seed: int,
+        device: torch.device | None = None,
     ) -> None:
-        super().__init__(model, observation_size, seed)
+        super().__init__(model, observation_size, seed, device)
         self.student = model
         self.teacher = teacher
         self.config = config
-        self.behaviour = self._mixed = _MixedBehaviour(model, teacher, config.noise_std)
+        acting, acting_teacher = set_apart(model, device), set_apart(teacher, device)
+        self.behaviour = self._mixed = _MixedBehaviour(acting, acting_teacher, config.noise_std)
         self._descent = Descent(
             model.named_parameters(), config.learning_rate, average, max_grad_norm=config.max_grad_norm
         )
@@ -247,13 +252,14 @@ class DistillLearner(Algorithm):
 
     def set_moments(self, moments: Moments) -> None:
         """Normalise the student's observations by `moments` from now on."""
-        self.actor.normalizer.set_moments(moments.first(self.actor.observation_size))
+        normalizer = self.student.actor.normalizer
+        normalizer.set_moments(moments.first(len(normalizer.mean)))
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout]) -> Moments:
         """Let the teacher say what it would have done; there are no advantages."""
-        newest = Lessons.joined([self._taught(rollout) for rollout in rollouts])
-        actions = self.actor.unroll(newest.observations, newest.state, newest.episode_start)
+        newest = Lessons.joined([self._taught(rollout.to(self.device)) for rollout in rollouts])
+        actions = self.student.actor.unroll(newest.observations, newest.state, newest.episode_start)
         self._teacher_error = float((actions - newest.labels).square().mean().sqrt())
         self.lessons.append(newest)
         return Moments.none(1)
@@ -284,7 +290,7 @@ class DistillLearner(Algorithm):
         for _ in range(self.config.epochs):
             taken.clear()
             for batch in lessons.minibatches(count, self.generator):
-                loss = imitation_loss(self.actor, batch, self.config)
+                loss = imitation_loss(self.student.actor, batch, self.config)
                 norm = self._descent.step(loss)
                 taken.append([loss.detach(), norm])
         for name, column in zip(("imitation_loss", "grad_norm"), zip(*taken, strict=True), strict=True):
@@ -314,7 +320,7 @@ class DistillLearner(Algorithm):
         super().load_replica_state(arrays)
         self.lessons = []
         while own := _below(f"lessons/{len(self.lessons)}/", arrays):
-            self.lessons.append(Lessons.of(own))
+            self.lessons.append(Lessons.of(own, self.device))
 
 
 def _below(prefix: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

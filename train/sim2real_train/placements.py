@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import msgspec
 
 from sim2real.errors import InputError
 from sim2real_train.actors import answers, place
-from sim2real_train.cluster import local_cluster, remote_cluster
+from sim2real_train.cluster import check_machine, local_cluster, remote_cluster
 from sim2real_train.colocated import Colocated, Replica
 from sim2real_train.config import TrainConfig
 from sim2real_train.disaggregated import Disaggregated
@@ -24,7 +24,7 @@ from sim2real_train.placement import Placement
 from sim2real_train.roles import LearnerWorker, SimWorker, behaviour_of, chunk_envs, chunks_per_update
 from sim2real_train.split import Pools
 
-__all__ = ["Machines", "placed"]
+__all__ = ["Machines", "check_placement", "placed"]
 
 _SERVER_PATIENCE: Final = 0.002
 """How long [s] a request waits for others at the inference server."""
@@ -57,13 +57,12 @@ def placed(config: TrainConfig, machines: Machines, *, dumps: Path) -> Generator
     Raises:
         InputError: The cluster or this machine has not what it needs.
     """
-    _check_shares(config)
+    check_placement(config, machines)
     needs = _needs(config)
     if machines.address is None:
-        _check_local(len(needs))
-        cluster = local_cluster(len(needs), object_store_bytes=_store_bytes(config))
+        gpus = sum(gpus for _, gpus in needs)
+        cluster = local_cluster(len(needs), num_gpus=gpus, object_store_bytes=_store_bytes(config))
     else:
-        _check_remote(config)
         cluster = remote_cluster(machines.address, needs)
     with cluster as folder:
         placement = _build(config, machines, folder, dumps.absolute())
@@ -73,21 +72,42 @@ def placed(config: TrainConfig, machines: Machines, *, dumps: Path) -> Generator
             placement.close()
 
 
-def _check_local(workers: int) -> None:
+def check_placement(config: TrainConfig, machines: Machines) -> None:
+    """Check what can be known of a placement before anything is started or written.
+
+    Raises:
+        InputError: Workers cannot share the environments; this machine has not what they need, or a cluster may not be
+            asked for it.
+    """
+    _check_shares(config)
+    if machines.address is None:
+        _check_local(_needs(config))
+    else:
+        _check_remote(config)
+
+
+def _check_local(needs: Sequence[tuple[int, int]]) -> None:
     """Check that the machine is not asked for what it could never give: more workers than CPUs are slow, and work."""
     cpus = len(os.sched_getaffinity(0))
-    if workers > _WORKERS_PER_CPU * cpus:
+    if len(needs) > _WORKERS_PER_CPU * cpus:
         raise InputError(
-            f"this machine has {cpus} CPUs and {workers} workers are asked for, more than {_WORKERS_PER_CPU} for each; "
-            "give fewer --workers and --learners, or the --address of a cluster"
+            f"this machine has {cpus} CPUs and {len(needs)} workers are asked for, more than {_WORKERS_PER_CPU} for "
+            "each; give fewer --workers and --learners, or the --address of a cluster"
         )
+    check_machine([(0, gpus) for _, gpus in needs])
 
 
 def _needs(config: TrainConfig) -> list[tuple[int, int]]:
     """Return CPUs and GPUs of each worker."""
     where = config.placement
-    others = 0 if where.kind == "colocated" else where.learners + (where.inference == "server")
-    return [(1, 0)] * (config.num_workers + others)
+    learner = (1, _gpus_of_learner(config))
+    if where.kind == "colocated":
+        return [learner] * config.num_workers
+    return [(1, 0)] * (config.num_workers + (where.inference == "server")) + [learner] * where.learners
+
+
+def _gpus_of_learner(config: TrainConfig) -> int:
+    return int(config.placement.device == "cuda")
 
 
 def _store_bytes(config: TrainConfig) -> int:
@@ -125,7 +145,7 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
     if where.kind == "colocated":
 
         def spawn_replica(rank: int, incarnation: int) -> tuple[Any, Any]:
-            actor = place(Replica, num_cpus=1)
+            actor = place(Replica, num_cpus=1, num_gpus=_gpus_of_learner(config))
             return actor, actor.start.remote(config, rank, rendezvous, machines.num_threads, dumps)
 
         env_steps = config.num_envs * config.algorithm.num_steps
@@ -137,7 +157,7 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
         return actor, actor.start.remote(config, rank, incarnation, machines.num_threads, dumps, server)
 
     def spawn_learner(rank: int, incarnation: int) -> tuple[Any, Any]:
-        actor = place(LearnerWorker, num_cpus=1)
+        actor = place(LearnerWorker, num_cpus=1, num_gpus=_gpus_of_learner(config))
         return actor, actor.start.remote(config, rank, rendezvous, machines.num_threads)
 
     pools = Pools(

@@ -19,6 +19,7 @@ import torch
 from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import GaussianBehaviour
+from sim2real_train.device import array_of, set_apart
 from sim2real_train.flat import FlatParameters
 from sim2real_train.gae import gae, vtrace
 from sim2real_train.limits import Coefficient, Count, Discount, Positive, Share, Small, Steps
@@ -112,6 +113,7 @@ class PpoLearner(Algorithm):
         observation_size: Width of what the critic sees.
         seed: Seeds the order of the samples.
         mirror: Images of observations and actions, if symmetry is asked for.
+        device: Where it learns, apart from what acts; None: on the CPU, with the very weights that act.
 
     Attributes:
         learning_rate: Of the next update.
@@ -128,12 +130,14 @@ class PpoLearner(Algorithm):
         observation_size: int,
         seed: int,
         mirror: Reflections | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        super().__init__(model, observation_size, seed)
+        super().__init__(model, observation_size, seed, device)
+        acting = set_apart(model, device)
         # First of all: parameters move.
-        self._flat = FlatParameters(model, epsilon=1e-5)
+        self._flat = FlatParameters(model, epsilon=1e-5, in_torch=self.is_apart)
         self.actor_critic = model
-        self.behaviour = GaussianBehaviour(model.actor, model.log_std)
+        self.behaviour = GaussianBehaviour(acting.actor, acting.log_std)
         self.config = config
         self.learning_rate = config.learning_rate
         self.samples: Samples | None = None
@@ -141,10 +145,9 @@ class PpoLearner(Algorithm):
         self._critic_states: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
         self._average = average
         self.values = ValueNormalizer(model.critic)
-        self._mirror = mirror
-        self._gradient = gradient_for(
-            model, self._flat, config, mirror.action if mirror and config.symmetry == "loss" else None
-        )
+        self._mirror = mirror = mirror and mirror.to(self.device)
+        action_mirror = mirror.action if mirror and config.symmetry == "loss" else None
+        self._gradient = gradient_for(model, self._flat, config, action_mirror, in_torch=self.is_apart)
 
     def set_moments(self, moments: Moments) -> None:
         """Normalise observations by `moments` from now on."""
@@ -153,8 +156,8 @@ class PpoLearner(Algorithm):
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout]) -> Moments:
         """Compute advantages and value targets; return the moments of both."""
-        samples = self.samples = Samples.joined([self._scored(rollout) for rollout in rollouts])
-        return Moments.of(torch.stack((samples.advantages, samples.targets), dim=-1).numpy())
+        samples = self.samples = Samples.joined([self._scored(rollout.to(self.device)) for rollout in rollouts])
+        return Moments.of(torch.stack((samples.advantages, samples.targets), dim=-1).cpu().numpy())
 
     def _scored(self, rollout: Rollout) -> Samples:
         config = self.config
@@ -179,7 +182,7 @@ class PpoLearner(Algorithm):
             advantages, targets = gae(*seen_values, **horizon)
         return Samples(
             critic_observations=rollout.critic_observations[:-1],
-            observation_size=self.actor.observation_size,
+            observation_size=self.actor_critic.actor.observation_size,
             actions=rollout.actions,
             means=means,
             log_probs=log_probs,
@@ -195,7 +198,7 @@ class PpoLearner(Algorithm):
 
     def _seen_by_actor(self, rollout: Rollout) -> torch.Tensor:
         """Return what the actor reads, shape [T, B, ...]: the observation, or all if it is privileged."""
-        return rollout.critic_observations[:-1, :, : self.actor.observation_size]
+        return rollout.critic_observations[:-1, :, : self.actor_critic.actor.observation_size]
 
     def _critic_state(self, rollout: Rollout) -> tuple[torch.Tensor, ...]:
         """Return the critic's state before a rollout: after the one before it of the same environments, if any."""
@@ -211,8 +214,8 @@ class PpoLearner(Algorithm):
         behaviour = gaussian_log_prob(rollout.actions, rollout.means, rollout.log_std)
         if rollout.version == self.version:
             return rollout.means, behaviour, torch.ones_like(behaviour)
-        log_std = self.behaviour.log_std()
-        means = self.actor.unroll(self._seen_by_actor(rollout), rollout.state, rollout.episode_start[:-1])
+        log_std = self._log_std()
+        means = self.actor_critic.actor.unroll(self._seen_by_actor(rollout), rollout.state, rollout.episode_start[:-1])
         proximal = gaussian_log_prob(rollout.actions, means, log_std)
         # w = π_proximal / π_behaviour
         return means, proximal, torch.exp(proximal - behaviour)
@@ -226,7 +229,7 @@ class PpoLearner(Algorithm):
         assert self.samples is not None
         config = self.config
         samples = self._reflected(self._normalized(self.samples, advantages))
-        proximal_log_std = self.behaviour.log_std().clone()
+        proximal_log_std = self._log_std().clone()
         taken: list[tuple[float, ...]] = []
         kl = 0.0
         with np.errstate(over="ignore", invalid="ignore"):  # of a policy that diverges, which its figures show
@@ -268,8 +271,8 @@ class PpoLearner(Algorithm):
         if self.config.symmetry == "loss":
             return replace(samples, mirrored=observations)
         actions = self._mirror.action(samples.actions)
-        means = self.actor.unroll(observations, (), samples.episode_start)
-        log_probs = gaussian_log_prob(actions, means, self.behaviour.log_std())
+        means = self.actor_critic.actor.unroll(observations, (), samples.episode_start)
+        log_probs = gaussian_log_prob(actions, means, self._log_std())
         weights = samples.weights * torch.exp(log_probs - samples.log_probs)
         image = replace(
             samples,
@@ -281,6 +284,10 @@ class PpoLearner(Algorithm):
             values=self.actor_critic.critic.unroll(seen, (), samples.episode_start),
         )
         return Samples.joined([samples, image])
+
+    def _log_std(self) -> torch.Tensor:
+        """Return the logarithm of the deviation that is learned, shape [A]; live."""
+        return self.actor_critic.log_std.detach()
 
     def _minibatches(self, samples: Samples) -> Iterator[Samples]:
         """Yield the minibatches of every pass."""
@@ -307,7 +314,7 @@ class PpoLearner(Algorithm):
             del figures["symmetry_loss"]
         # Of what was taken, the first minibatch alone has 0: after one step that went too far, the rate would rise.
         figures["kl"] = max(figures["kl"], kl) if kl > 2.0 * self.config.desired_kl else figures["kl"]
-        figures["action_std"] = float(self.behaviour.log_std().exp().mean())
+        figures["action_std"] = float(self._log_std().exp().mean())
         figures["minibatches"] = float(len(taken))
         figures["learning_rate"] = self.learning_rate
         self.learning_rate = adapt_learning_rate(self.learning_rate, figures["kl"], self.config)
@@ -318,7 +325,7 @@ class PpoLearner(Algorithm):
         arrays = super().replica_state()
         for (rank, incarnation), state in self._critic_states.items():
             for index, tensor in enumerate(state):
-                arrays[f"critic/{rank}/{incarnation}/{index}"] = tensor.numpy().copy()
+                arrays[f"critic/{rank}/{incarnation}/{index}"] = array_of(tensor)
         return arrays
 
     def load_replica_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -329,7 +336,7 @@ class PpoLearner(Algorithm):
             _, rank, incarnation, _ = name.split("/")
             source = int(rank), int(incarnation)
             before = self._critic_states.get(source, ())
-            self._critic_states[source] = (*before, torch.tensor(arrays[name]))
+            self._critic_states[source] = (*before, torch.tensor(arrays[name], device=self.device))
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the optimiser's moments by name of parameter and of moment, the values' moments, the learning rate."""

@@ -91,7 +91,7 @@ def ppo_loss(
     # H = Σ log σ + ½ log 2πe
     entropy = (model.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
     # L_symmetry = E‖π(mirror s) − mirror π(s)‖²
-    symmetry = torch.zeros(())
+    symmetry = means.new_zeros(())
     if mirror is not None:
         images = model.actor.unroll(batch.mirrored, batch.state, batch.episode_start)
         symmetry = (images - mirror(means)).square().sum(-1).mean()
@@ -131,10 +131,18 @@ class Gradient(Protocol):
 
 
 def gradient_for(
-    model: ActorCritic, flat: FlatParameters, config: PpoConfig, mirror: Reflection | None = None
+    model: ActorCritic,
+    flat: FlatParameters,
+    config: PpoConfig,
+    mirror: Reflection | None = None,
+    *,
+    in_torch: bool = False,
 ) -> Gradient:
-    """Return the faster way to the gradient of `ppo_loss`: in closed form without memory and encoder."""
-    if model.actor.is_perceptron and model.critic.is_perceptron:
+    """Return the faster way to the gradient of `ppo_loss`: in closed form without memory and encoder.
+
+    That is NumPy's, so that with `in_torch` it is autograd for all.
+    """
+    if model.actor.is_perceptron and model.critic.is_perceptron and not in_torch:
         return _ClosedForm(model, flat, config, mirror)
     return _Autograd(model, flat, config, mirror)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from sim2real.tasks.mirror import Image, MirrorMaps
+from sim2real_train.device import CPU
 
 __all__ = ["Reflection", "Reflections"]
 
@@ -18,15 +19,23 @@ class Reflection:
 
     Args:
         image: Where each element is found.
+        device: Of the tensors.
     """
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Image, device: torch.device = CPU) -> None:
+        self._image = image
         self._columns: npt.NDArray[np.intp] = np.array(image.columns, np.intp)
         self._signs: npt.NDArray[np.float32] = np.array(image.signs, np.float32)
+        self._index = torch.from_numpy(self._columns).to(device)
+        self._factors = torch.from_numpy(self._signs).to(device)
+
+    def to(self, device: torch.device) -> Reflection:
+        """Return the same for tensors of a device."""
+        return Reflection(self._image, device)
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """Return the image of a tensor, shape [..., K]."""
-        return values.index_select(-1, torch.from_numpy(self._columns)) * torch.from_numpy(self._signs)
+        return values.index_select(-1, self._index) * self._factors
 
     def of_array(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the image of an array, shape (..., K)."""
@@ -38,6 +47,10 @@ class Reflections(NamedTuple):
 
     critic_observation: Reflection
     action: Reflection
+
+    def to(self, device: torch.device) -> Reflections:
+        """Return the same for tensors of a device."""
+        return Reflections(self.critic_observation.to(device), self.action.to(device))
 
     @staticmethod
     def of(maps: MirrorMaps) -> Reflections:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy.typing as npt
 import torch
 
+from sim2real_train.device import CPU, array_of
 from sim2real_train.rollout import Rollout
 
 __all__ = ["ReplayBuffer", "Transitions", "transitions_of"]
@@ -64,8 +65,8 @@ def transitions_of(rollout: Rollout, *, n_steps: int, discount: float, reward_sc
         returns[begun] += going[begun] * (reward_scale * discount**k) * rollout.rewards[k:]
         lengths[begun] += going[begun]
         going[begun] &= ~done[k:]
-    last = torch.arange(num_steps)[:, None] + lengths - 1
-    columns = torch.arange(num_envs).expand_as(last)
+    last = torch.arange(num_steps, device=done.device)[:, None] + lengths - 1
+    columns = torch.arange(num_envs, device=done.device).expand_as(last)
     discounts = discount**lengths * ~rollout.terminated[last, columns]
     return Transitions(
         observations=rollout.critic_observations[:-1].flatten(0, 1).clone(),
@@ -79,34 +80,37 @@ def transitions_of(rollout: Rollout, *, n_steps: int, discount: float, reward_sc
 class ReplayBuffer:
     """The newest transitions, at most as many as it holds.
 
-    It takes ``4 capacity (2 Oc + A + 2)`` bytes, which the operating system gives as they are first written to.
+    It takes ``4 capacity (2 Oc + A + 2)`` bytes, which on the CPU the operating system gives as they are first written
+    to.
 
     Args:
         capacity: How many transitions it holds.
         observation_size: Width Oc of what the critic sees.
         action_size: A.
+        device: Where it holds them.
 
     Attributes:
         size: How many there are.
     """
 
-    def __init__(self, capacity: int, observation_size: int, action_size: int) -> None:
+    def __init__(self, capacity: int, observation_size: int, action_size: int, device: torch.device = CPU) -> None:
+        self._device = device
         self.capacity = capacity
         self.size = 0
         self._next = 0
         self._rows = Transitions(
-            observations=torch.empty(capacity, observation_size),
-            actions=torch.empty(capacity, action_size),
-            returns=torch.empty(capacity),
-            discounts=torch.empty(capacity),
-            following=torch.empty(capacity, observation_size),
+            observations=torch.empty(capacity, observation_size, device=device),
+            actions=torch.empty(capacity, action_size, device=device),
+            returns=torch.empty(capacity, device=device),
+            discounts=torch.empty(capacity, device=device),
+            following=torch.empty(capacity, observation_size, device=device),
         )
 
     def insert(self, transitions: Transitions) -> None:
         """Copy transitions in, in place of the oldest; of more than fit, the last."""
         newest = transitions.rows(slice(-self.capacity, None))
         count = len(newest.returns)
-        places = (self._next + torch.arange(count)) % self.capacity
+        places = (self._next + torch.arange(count, device=self._device)) % self.capacity
         for name in _FIELDS:
             getattr(self._rows, name)[places] = getattr(newest, name)
         self._next = (self._next + count) % self.capacity
@@ -114,15 +118,16 @@ class ReplayBuffer:
 
     def sample(self, count: int, generator: torch.Generator) -> Transitions:
         """Draw transitions, each as probable as the other, and independently: one may come twice."""
-        return self._rows.rows(torch.randint(self.size, (count,), generator=generator))
+        return self._rows.rows(torch.randint(self.size, (count,), generator=generator).to(self._device))
 
     def content(self) -> Transitions:
         """Return copies of all transitions, the oldest first."""
-        return self._rows.rows((self._next - self.size + torch.arange(self.size)) % self.capacity)
+        places = self._next - self.size + torch.arange(self.size, device=self._device)
+        return self._rows.rows(places % self.capacity)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of all transitions; `load_state` gives the same draws."""
-        return {name: getattr(self._rows, name)[: self.size].numpy().copy() for name in _FIELDS} | {
+        return {name: array_of(getattr(self._rows, name)[: self.size]) for name in _FIELDS} | {
             "next": torch.tensor(self._next).numpy()
         }
 
@@ -131,7 +136,7 @@ class ReplayBuffer:
         self.size = len(arrays["returns"])
         self._next = int(arrays["next"])
         for name in _FIELDS:
-            getattr(self._rows, name)[: self.size] = torch.tensor(arrays[name])
+            getattr(self._rows, name)[: self.size].copy_(torch.tensor(arrays[name]))
 
     def clear(self) -> None:
         """Forget everything."""

@@ -17,6 +17,7 @@ from sim2real_train.checkpoint import Arrays
 from sim2real_train.chunks import ChunkInfo, WorkerState
 from sim2real_train.collector import Collector
 from sim2real_train.config import TrainConfig
+from sim2real_train.device import array_of, learning_device
 from sim2real_train.environments import evaluate_on, sizes_of
 from sim2real_train.evaluate import Episodes
 from sim2real_train.inference import RemoteBehaviour
@@ -139,9 +140,10 @@ class LearnerWorker:
         torch.set_num_threads(1)
         self._config = config
         self._num_threads = num_threads
-        average = join_peers(rank, config.placement.learners, rendezvous)
+        device = learning_device(config.placement.device)
+        average = join_peers(rank, config.placement.learners, rendezvous, device)
         with building(f"learner {rank}"):
-            self._algorithm = make_algorithm(config, sizes_of(config), rank=rank, average=average)
+            self._algorithm = make_algorithm(config, sizes_of(config), rank=rank, average=average, device=device)
         self._rollouts: list[Rollout] = []
 
     def feed(self, infos: Sequence[ChunkInfo], *chunks: Arrays) -> None:
@@ -162,7 +164,7 @@ class LearnerWorker:
 
     def acting_weights(self) -> Arrays:
         """Return what simulators act with."""
-        return {name: tensor.numpy().copy() for name, tensor in self._algorithm.behaviour.weights().items()}
+        return {name: array_of(tensor) for name, tensor in self._algorithm.behaviour.weights().items()}
 
     def evaluate(self, starts: int, seed: int) -> Episodes:
         """Run whole episodes of the deterministic policy on plants of the training ranges."""

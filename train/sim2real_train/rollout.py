@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
@@ -51,7 +52,7 @@ class Sequences:
             packed = packed.flatten(0, 1)
         for _ in range(passes):
             # One gather of one matrix of all columns; all else are views of it.
-            order = torch.randperm(packed.shape[rows], generator=generator)
+            order = torch.randperm(packed.shape[rows], generator=generator).to(packed.device)
             shuffled = _unpacked(packed.index_select(rows, order), tensors)
             parts = zip(*(tensor.chunk(count, dim=rows) for tensor in shuffled.values()), strict=True)
             for chosen, part in zip(order.chunk(count), parts, strict=True):
@@ -157,6 +158,16 @@ class Rollout:
         self.episode_start[0] = self.episode_start[-1]
         self.state = tuple(tensor.clone() for tensor in state)
         self.final_observations.clear()
+
+    def to(self, device: torch.device) -> Rollout:
+        """Return it on a device; where it is there already, with the same memory."""
+        moved = copy.copy(self)
+        for name in _ARRAYS:
+            setattr(moved, name, getattr(self, name).to(device))
+        moved.state = tuple(tensor.to(device) for tensor in self.state)
+        steps, env_ids, seen = self.finals()
+        moved.final_observations = [(steps.to(device), env_ids.to(device), seen.to(device))]
+        return moved
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all of it as arrays, for another process; they are views of this rollout."""

@@ -21,6 +21,7 @@ from sim2real.errors import InputError
 from sim2real_train.algorithm import Algorithm, Average
 from sim2real_train.behaviour import SquashedBehaviour
 from sim2real_train.descent import Descent
+from sim2real_train.device import set_apart
 from sim2real_train.limits import Count, Discount, Finite, Positive, Small, Steps, Width
 from sim2real_train.models import ModelConfig
 from sim2real_train.moments import Moments
@@ -141,6 +142,7 @@ class SacLearner(Algorithm):
         average: Replaces a flat vector by its mean over all replicas, in place.
         observation_size: Width Oc of what the critics see.
         seed: Seeds batches and noise.
+        device: Where it learns and has its buffer, apart from what acts; None: on the CPU, with the weights that act.
 
     Attributes:
         buffer: What this replica has collected.
@@ -150,14 +152,23 @@ class SacLearner(Algorithm):
     """
 
     def __init__(
-        self, model: SacModel, config: SacConfig, average: Average, *, observation_size: int, seed: int
+        self,
+        model: SacModel,
+        config: SacConfig,
+        average: Average,
+        *,
+        observation_size: int,
+        seed: int,
+        device: torch.device | None = None,
     ) -> None:
-        super().__init__(model, observation_size, seed)
+        super().__init__(model, observation_size, seed, device)
+        acting = set_apart(model, device)
         self.sac_model = model
-        self.behaviour = self._squashed = SquashedBehaviour(model.actor, model.log_std)
+        self.behaviour = SquashedBehaviour(acting.actor, acting.log_std)
+        self._squashed = SquashedBehaviour(model.actor, model.log_std)
         self.config = config
-        self.buffer = ReplayBuffer(config.buffer_size, observation_size, model.actor.action_size)
-        self.support = torch.linspace(*config.value_range, config.atoms)
+        self.buffer = ReplayBuffer(config.buffer_size, observation_size, model.actor.action_size, self.device)
+        self.support = torch.linspace(*config.value_range, config.atoms).to(self.device)
         self._average = average
         rate, norm = config.learning_rate, config.max_grad_norm
         self._critics = Descent(model.critics.named_parameters("critics"), rate, average, max_grad_norm=norm)
@@ -180,7 +191,9 @@ class SacLearner(Algorithm):
             # Scaled by 1 − γ, a return is an average of rewards: of their order of magnitude, whatever the horizon.
             scale = 1.0 - config.discount
             self.buffer.insert(
-                transitions_of(rollout, n_steps=config.n_steps, discount=config.discount, reward_scale=scale)
+                transitions_of(
+                    rollout.to(self.device), n_steps=config.n_steps, discount=config.discount, reward_scale=scale
+                )
             )
         return Moments.none(1)
 
@@ -203,7 +216,7 @@ class SacLearner(Algorithm):
 
     def _all_can_learn(self) -> bool:
         """Whether every replica's buffer has enough; they decide alike, for each waits for the others' gradients."""
-        ready = torch.tensor([float(self.buffer.size >= self.config.learning_starts)])
+        ready = torch.tensor([float(self.buffer.size >= self.config.learning_starts)], device=self.device)
         self._average(ready)
         return bool(ready[0] == 1.0)
 
@@ -221,7 +234,7 @@ class SacLearner(Algorithm):
         }
         if self.config.atoms > 1:
             # Much of it: the value_range is too narrow, and what is beyond it cannot be told apart.
-            figures["q_at_ends"] = targets[:, (0, -1)].sum(dim=1).mean()
+            figures["q_at_ends"] = (targets[:, 0] + targets[:, -1]).mean()
         return figures
 
     def _learn_policy(self, observations: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -240,7 +253,7 @@ class SacLearner(Algorithm):
     def draw(self, observations: torch.Tensor) -> Drawn:
         """Draw actions of the present policy for raw observations of the critics, shape [N, Oc]."""
         means, log_std = self._squashed.distribution(observations[:, : self.behaviour.observation_size])
-        noise = torch.randn(means.shape, generator=self.generator, dtype=means.dtype)
+        noise = torch.randn(means.shape, generator=self.generator, dtype=means.dtype).to(self.device)
         raw = means + log_std.exp() * noise
         return Drawn(torch.tanh(raw), squashed_log_prob(raw, means, log_std))
 

@@ -32,7 +32,7 @@ _LIMITS: Final = {
     "max_workers": (0, 1024),
 }
 """Least and largest whole numbers of options that are no settings: more is a slip of the keyboard."""
-_CHOSEN_BY_AUTO: Final = ("workers", "sim_threads", "learners", "max_staleness", "inference")
+_CHOSEN_BY_AUTO: Final = ("workers", "sim_threads", "learners", "device", "max_staleness", "inference")
 _OF_MODEL: Final = {name: name for name in ("recurrent", "hidden", "initial_std")}
 _OF_ALGORITHM: Final = {
     "num_steps": "num_steps",
@@ -104,6 +104,11 @@ class TrainArgs:
     threads), and tells in the end what it took."""
     learners: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
     """Processes that learn, where workers only simulate (overlapped, disaggregated)."""
+    device: Annotated[
+        Literal["cpu", "cuda"] | None, tyro.conf.arg(metavar="{cpu,cuda}", help_behavior_hint="(default: cpu)")
+    ] = None
+    """Where learners learn. cuda: each takes one NVIDIA GPU, which pays for networks with a memory and for many
+    environments; what acts in the simulation stays on the CPU. A run is resumed on the device that it began on."""
     max_staleness: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
     """Updates that the weights may have missed with which a disaggregated worker collects."""
     inference: Annotated[
@@ -344,7 +349,7 @@ def _robot(name: str | None) -> str | None:
 def _placement(args: TrainArgs) -> PlacementConfig:
     from sim2real_train.config import PlacementConfig
 
-    options = {"kind": "placement", "learners": "learners", "max_staleness": "max_staleness", "inference": "inference"}
+    options = {"kind": "placement"} | {name: name for name in ("learners", "device", "max_staleness", "inference")}
     given = {field: value for field, option in options.items() if (value := getattr(args, option)) is not None}
     if args.placement == "auto":
         # Chosen later, in place of where measuring itself runs.

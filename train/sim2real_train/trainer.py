@@ -22,7 +22,7 @@ from sim2real_train.messages import tell
 from sim2real_train.metrics import Curve, Metrics, MetricsLog, curve, scalars
 from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
-from sim2real_train.placements import Machines, placed
+from sim2real_train.placements import Machines, check_placement, placed
 from sim2real_train.plan import Choice
 from sim2real_train.provenance import note_attempt, note_placement
 from sim2real_train.run_folder import BEST, CHECKPOINT, DUMPS, check_layout, claimed, clear
@@ -69,9 +69,9 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     curve: Curve
     diverged: int
     """Simulations that became unstable and were begun anew, since the start or the last resume."""
-
     placement: Choice | None = None
     """How ``--placement auto`` chose where it runs, and what came of it. None: somebody else did."""
+
 
 def train(
     config: TrainConfig, schedule: Schedule, out: Path, *, resume: bool = False, placement: Choice | None = None
@@ -83,14 +83,15 @@ def train(
         schedule: For how long, and when checkpoints are saved.
         out: Folder of the run.
         resume: Go on from the checkpoint in `out`, exactly; where there is none yet, begin.
-
         placement: How it was chosen where `config` runs; kept in `run.json` beside what came of it.
+
     Raises:
-        InputError: The robot cannot have the ranges; `out` holds a run already, or one of another configuration;
-            another training is writing to it, or it cannot be written to.
+        InputError: The robot cannot have the ranges; this machine has not what the run needs; `out` holds a run
+            already, or one of another configuration; another training is writing to it, or it cannot be written to.
         TrainingStoppedError: Interrupted, a worker died, or training diverged; the message says how to go on.
     """
     check_run(config)
+    check_placement(config, schedule.machines)
     with claimed(out), interrupts.handled_once():
         check_layout(out)
         if not resume:
@@ -108,12 +109,12 @@ def train(
                 saved = _saved_iteration(out)
                 onwards = "beginning anew" if saved is None else f"going on from iteration {saved}"
                 tell(f"{error}; {onwards} (restarts left: {left})")
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
             else:
                 if result.placement is not None:
                     note_placement(out, result.placement)
                 return result
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
 
 def _train(
     config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None, placement: Choice | None
@@ -217,10 +218,10 @@ class _Run:
     def result(self, placement: Choice | None) -> TrainResult:
         """Judge the last policy and sum the run up."""
         assert self.saved is not None
-        return TrainResult(
-            task=self.config.task,
         if placement is not None:
             placement = msgspec.structs.replace(placement, measured_step_seconds=_step_seconds(self.metrics))
+        return TrainResult(
+            task=self.config.task,
             checkpoint=_checkpoint(self.out),
             weights_sha256=self.saved.members["weights"].sha256,
             iterations=self.saved.iteration,
@@ -230,12 +231,10 @@ class _Run:
             evaluation=self._evaluate(self.schedule.evaluate_starts),
             curve=curve(tuple(self.metrics)),
             diverged=round(self.metrics[-1].terms.get("diverged", 0.0) * self.config.num_workers),
+            placement=placement,
         )
 
-            placement=placement,
 
-def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Return the means over all workers."""
 def _step_seconds(metrics: list[Metrics]) -> float:
     """Return the median time [s] of an iteration without measurements and checkpoints."""
     stages = [each.stages for each in metrics]
@@ -243,6 +242,8 @@ def _step_seconds(metrics: list[Metrics]) -> float:
     return float(np.median([each["wall_seconds"] - sum(each.get(name, 0.0) for name in spared) for each in stages]))
 
 
+def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Return the means over all workers."""
     return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
 
 

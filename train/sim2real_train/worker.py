@@ -51,6 +51,7 @@ class Worker:
         average: Replaces a flat gradient by its mean over all workers, in place.
         num_threads: Threads that step the simulation.
         dumps: Folder for what led to diverged simulations; None: it is only counted.
+        device: Where it learns (`make_algorithm`).
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Worker:
         *,
         num_threads: int = 1,
         dumps: Path | None = None,
+        device: torch.device | None = None,
     ) -> None:
         # More threads do not speed up networks this small, and their sums would depend on the number of cores.
         torch.set_num_threads(1)
@@ -69,7 +71,7 @@ class Worker:
         self._num_threads = num_threads
         num_envs = config.num_envs // config.num_workers
         self.collector = Collector(config, num_envs, rank=rank, num_threads=num_threads, dumps=dumps)
-        self.algorithm = make_algorithm(config, self.collector.sizes, rank=rank, average=average)
+        self.algorithm = make_algorithm(config, self.collector.sizes, rank=rank, average=average, device=device)
 
     def collect(self) -> Collected:
         """Act for T control steps in every environment."""
