@@ -19,7 +19,15 @@ from sim2real.sim.plant import Plant
 from sim2real.sim.ranges import Randomizer
 from sim2real.tasks.base import Array, Motion, Task, unpublished
 from sim2real.tasks.dump import Episode, StateRing, write_dump
-from sim2real.tasks.env_checks import as_action, check_generator, check_state, check_whole, steps_of_episode
+from sim2real.tasks.env_checks import (
+    MARK,
+    as_action,
+    check_generator,
+    check_state,
+    check_whole,
+    mark_of,
+    steps_of_episode,
+)
 from sim2real.tasks.motion import MotionState
 from sim2real.tasks.schedule import Schedule
 from sim2real.tasks.starts import put_down
@@ -340,6 +348,7 @@ class TaskEnv:
             },
         }
         arrays = {f"{part}/{name}": values for part, state in parts.items() for name, values in state.items()}
+        arrays[MARK] = mark_of(self.task.name, self.task.robot.name, self.engine)
         return arrays, dict(self._rng.bit_generator.state)
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]], generator: Mapping[str, Any]) -> None:

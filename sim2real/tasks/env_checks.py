@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -10,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
+from sim2real.robots.model_files import is_file_name, split_name
 
-__all__ = ["as_action", "check_generator", "check_state", "check_whole", "steps_of_episode"]
+__all__ = ["MARK", "as_action", "check_generator", "check_state", "check_whole", "mark_of", "steps_of_episode"]
 
+MARK: Final = "env/of"
+"""Name of the array that says whose state it is."""
 _PHYSICS: Final = "plant/model."
 """Parameters of the physics; a state holds those that differ from the robot's own."""
 
@@ -65,6 +69,12 @@ def as_action(action: object, shape: tuple[int, int]) -> npt.NDArray[np.float32]
         return values.astype(np.float32)
 
 
+def mark_of(task: str, robot: str, engine: str) -> npt.NDArray[np.uint8]:
+    """Return what tells states of equal shapes apart: a digest of whose they are, shape (32,)."""
+    content = split_name(robot)[1] if is_file_name(robot) else None
+    return np.frombuffer(hashlib.sha256("\n".join((task, content or robot, engine)).encode()).digest(), np.uint8)
+
+
 def check_state(own: Mapping[str, npt.NDArray[Any]], given: Mapping[str, npt.NDArray[Any]]) -> None:
     """Check that arrays of a state fit an environment whose own are `own`.
 
@@ -85,6 +95,8 @@ def check_state(own: Mapping[str, npt.NDArray[Any]], given: Mapping[str, npt.NDA
             raise InputError(f"state: {name}: expected shape {own[name].shape}, got {values.shape}; {from_where}")
         if not np.can_cast(values.dtype, own[name].dtype, "same_kind"):
             raise InputError(f"state: {name}: expected {own[name].dtype}, got {values.dtype}; {from_where}")
+    if not np.array_equal(own[MARK], given[MARK]):
+        raise InputError("state: it is of another task, robot or engine, whose arrays have the same shapes")
 
 
 def check_generator(own: np.random.Generator, given: Mapping[str, Any]) -> None:

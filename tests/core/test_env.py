@@ -361,6 +361,16 @@ def test_a_state_of_something_else_changes_nothing() -> None:
         assert all(np.array_equal(after[name], values) for name, values in arrays.items())
 
 
+def test_a_state_of_another_task_of_equal_shapes_is_told_apart() -> None:
+    """Acrobot and pendubot differ by which joint is driven alone."""
+    acrobot, pendubot = (TaskEnv(task_of(name), 2, seed=0) for name in ("acrobot-swingup", "pendubot-swingup"))
+    shapes = [{name: values.shape for name, values in env.state()[0].items()} for env in (acrobot, pendubot)]
+    assert shapes[0] == shapes[1]
+    with pytest.raises(InputError, match="state: it is of another task, robot or engine"):
+        acrobot.load_state(*pendubot.state())
+    acrobot.load_state(*TaskEnv(task_of("acrobot-swingup"), 2, seed=5).state())
+
+
 def test_levels_rise_and_fall_and_whoever_passes_the_last_begins_at_any() -> None:
     change = np.array([1, -1, 0, 1])
 
