@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from sim2real.errors import InputError
+from sim2real_train import hang
 from sim2real_train.cluster import local_cluster
 from sim2real_train.disaggregated import Disaggregated
 from sim2real_train.moments import merge
@@ -18,6 +20,7 @@ from sim2real_train.sleepers import Naps, sleeping_learners, sleeping_sims
 from sim2real_train.split import Pools, Split
 from sim2real_train.watch import WorkerLostError
 from tests.train.builders import children_named
+from tests.train.processes import PATIENCE
 
 MakeOverlapped = Callable[[Pools], Overlapped]
 MakeDisaggregated = Callable[..., Disaggregated]
@@ -154,10 +157,75 @@ def test_overlapped_collects_a_lost_chunk_again_with_the_weights_of_the_others(o
     assert placement.pool.replaced == 1
 
 
+def stop(name: str) -> psutil.Process:
+    """Let one of these workers hang, as one that waits for something that never comes."""
+    worker = next(each for each in children_named(name) if each.status() != psutil.STATUS_STOPPED)
+    worker.suspend()
+    return worker
+
+
+def test_a_simulator_that_hangs_is_replaced_and_nothing_is_learned_twice(
+    disaggregated: MakeDisaggregated, capfd: pytest.CaptureFixture[str]
+) -> None:
+    placement = disaggregated(pools(Naps(simulate=0.05, learn=0.02), sims=2, hang_limit=1.0), max_staleness=1)
+    iterate(placement, 2)
+    stopped = stop("SleepingSim")
+    while not placement.pool.replaced:
+        iterate(placement, 1)
+    iterate(placement, 4)
+    chunks = fed(placement)
+    assert len(set(identities(chunks))) == len(chunks)
+    assert all(0 <= each["version"] - each["of_weights"] <= 1 for each in chunks)
+    assert placement.admission.lost == 1
+    # Its place is its successor's.
+    stopped.wait(PATIENCE)
+    assert "has not answered for 1 s (it is stopped, or its environment hangs" in capfd.readouterr().err
+
+
+def test_lock_step_goes_on_without_one_that_hangs_also_when_all_are_asked_for_their_state(
+    overlapped: MakeOverlapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placement = overlapped(pools(Naps(simulate=0.05), sims=2, hang_limit=1.0))
+    iterate(placement, 2)
+    stop("SleepingSim")
+    iterate(placement, 3)
+    assert Counter((each["version"], each["of_weights"]) for each in fed(placement)) == {
+        (0, 0): 2,
+        (1, 0): 2,
+        (2, 1): 2,
+        (3, 2): 2,
+        (4, 3): 2,
+    }
+    assert placement.pool.replaced == 1
+    # Idle now, until the next batch is asked for: the only call is that for its state, which has more time.
+    monkeypatch.setattr(hang, "_FIRST", 2.0)
+    monkeypatch.setattr(hang, "_TIMES", 2.0)
+    stop("SleepingSim")
+    assert len(placement.states()) == 3
+    assert placement.pool.replaced == 2
+
+
+def test_a_learner_that_hangs_ends_the_run(disaggregated: MakeDisaggregated) -> None:
+    placement = disaggregated(pools(Naps(simulate=0.01), sims=1, hang_limit=1.0), max_staleness=1)
+    iterate(placement, 1)
+    stop("SleepingLearner")
+    with pytest.raises(WorkerLostError, match="learner 0 has not answered for 1 s") as lost:
+        iterate(placement, 1)
+    assert lost.value.worker == "learner 0"
+
+
+def test_a_measurement_may_take_longer_than_a_chunk(disaggregated: MakeDisaggregated) -> None:
+    naps = Naps(simulate=0.01, evaluate=1.5)
+    placement = disaggregated(pools(naps, sims=1, hang_limit=1.0), max_staleness=1)
+    iterate(placement, 1)
+    assert placement.evaluate(4, 0)[0].success == [True] * 4
+    assert placement.pool.replaced == 0
+
+
 def test_what_kills_every_worker_of_a_rank_ends_the_run(disaggregated: MakeDisaggregated) -> None:
     naps = Naps(simulate=0.01, dies_at=(1, 0))
     placement = disaggregated(pools(naps, sims=2, most_deaths=2), max_staleness=1)
-    with pytest.raises(WorkerLostError, match=r"3 simulator workers of rank 1 died one after the other"):
+    with pytest.raises(WorkerLostError, match=r"3 simulator workers of rank 1 were lost one after the other"):
         iterate(placement, 10_000)
 
 

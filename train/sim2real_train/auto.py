@@ -120,7 +120,7 @@ def beside(choice: Choice) -> str:
 def measure_curves(config: TrainConfig) -> StageCurves:
     """Measure the stages of one worker, in this process."""
     sizes = sorted({max(1, config.num_envs // share) for share in SHARES})
-    points = _medians([_Probe(config, size) for size in sizes])
+    points = _taken([_Probe(config, size) for size in sizes])
     seconds = {stage: tuple(point[stage] for point in points) for stage in STAGES}
     return _curves(tuple(map(float, sizes)), seconds, publish=points[-1]["publish"], spread=points[-1]["spread"])
 
@@ -167,18 +167,19 @@ class _Probe:
         self._collector.close()
 
 
-def _medians(probes: Sequence[_Probe]) -> list[dict[str, float]]:
-    """Return each probe's median time [s] of each stage, and the spread of collecting.
+def _taken(probes: Sequence[_Probe]) -> list[dict[str, float]]:
+    """Return each probe's time [s] of each stage, and the spread of collecting.
 
-    They take turns, so that whatever disturbs the machine for a while disturbs all of them.
+    They take turns, so that whatever disturbs the machine for a while disturbs all of them; and since it only ever
+    makes them slower, the lower quartile is what they take.
     """
     rounds = [[probe.iterate() for probe in probes] for _ in range(WARM_UP + REPEATS)][WARM_UP:]
     found: list[dict[str, float]] = []
     for probe, points in zip(probes, zip(*rounds, strict=True), strict=True):
         probe.close()
-        medians = {stage: statistics.median(point[stage] for point in points) for stage in points[0]}
+        taken = {stage: float(np.quantile([point[stage] for point in points], 0.25)) for stage in points[0]}
         collect = [point["simulate"] + point["infer"] for point in points]
-        found.append(medians | {"spread": statistics.pstdev(collect) / statistics.fmean(collect)})
+        found.append(taken | {"spread": statistics.pstdev(collect) / statistics.fmean(collect)})
     return found
 
 
@@ -207,7 +208,7 @@ class AutoProbe:
         threads = [2**power for power in range(1, cpus.bit_length())]
         half = max(1, config.num_envs // 2)
         groups = min(2, config.num_envs)
-        one, *others = _medians(
+        one, *others = _taken(
             [
                 _Probe(config, config.num_envs),
                 _Probe(config, half, learns=False),

@@ -16,6 +16,7 @@ from sim2real_train.chunks import Collected, Spawn, WorkerState
 from sim2real_train.config import TrainConfig
 from sim2real_train.device import learning_device
 from sim2real_train.evaluate import Episodes
+from sim2real_train.hang import HangLimit
 from sim2real_train.moments import Moments
 from sim2real_train.peers import join_peers
 from sim2real_train.stages import Stages
@@ -46,10 +47,20 @@ class Colocated:
         count: Number of workers.
         env_steps: Control steps of all workers together in an iteration.
         patience: How long [s] to wait for a place in the cluster.
+        hang_limit: See `HangLimit`.
     """
 
-    def __init__(self, replicas: Spawn, count: int, *, env_steps: int, patience: float = 120.0) -> None:
+    def __init__(
+        self,
+        replicas: Spawn,
+        count: int,
+        *,
+        env_steps: int,
+        patience: float = 120.0,
+        hang_limit: float | None = None,
+    ) -> None:
         self._env_steps = env_steps
+        self._hang = HangLimit(hang_limit)
         spawned = [replicas(rank, 0) for rank in range(count)]
         self._workers = [actor for actor, _ in spawned]
         try:
@@ -86,17 +97,18 @@ class Colocated:
         """Run whole episodes of the present policy; the workers share the starts equally, rounded up."""
         share = math.ceil(starts / len(self._workers))
         with self._stages.spend("evaluate"):
-            return self._each("evaluate", [(share, seed + rank) for rank in range(len(self._workers))])
+            args_of_rank = [(share, seed + rank) for rank in range(len(self._workers))]
+            return self._each("evaluate", "evaluate", args_of_rank, starts=share)
 
     def states(self) -> list[WorkerState]:
         """Return what each worker needs to go on exactly from here."""
         with self._stages.spend("save"):
-            return self._all("state")
+            return self._all("save", "state")
 
     def learner(self) -> dict[str, Arrays]:
         """Return weights and optimiser; those of the first worker, because all have the same."""
-        with self._stages.spend("save"):
-            return answers([self._workers[0].learner_state.remote()])[0]
+        with self._stages.spend("save"), self._hang.timed("save") as limit:
+            return answers([self._workers[0].learner_state.remote()], limit=limit)[0]
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on exactly from a checkpoint."""
@@ -105,7 +117,7 @@ class Colocated:
             WorkerState(arrays=arrays, generator=generator)
             for arrays, generator in zip(checkpoint.workers, checkpoint.state.generators, strict=True)
         ]
-        self._each("load_state", [(learner, state) for state in states])
+        self._each("load", "load_state", [(learner, state) for state in states])
 
     def close(self) -> None:
         """End all workers."""
@@ -114,23 +126,30 @@ class Colocated:
 
     def weights_sha256(self) -> list[str]:
         """Return a digest of each worker's weights; equal, or the replicas have drifted apart."""
-        return self._all("weights_sha256")
+        return self._all("save", "weights_sha256")
 
     def process_ids(self) -> list[int]:
         """Return the workers' process ids."""
-        return self._all("process_id")
+        return self._all("save", "process_id")
 
     def _timed(self, method: str, *args: object) -> list[Any]:
         """Call `method` of every worker and count the time to it."""
         with self._stages.spend(method):
-            return self._all(method, *args)
+            return self._all(method, method, *args)
 
-    def _all(self, method: str, *args: object) -> list[Any]:
+    def _all(self, work: str, method: str, *args: object) -> list[Any]:
         """Call `method` of every worker with the same arguments."""
-        return self._each(method, [args] * len(self._workers))
+        return self._each(work, method, [args] * len(self._workers))
 
-    def _each(self, method: str, args_of_rank: Sequence[tuple[object, ...]]) -> list[Any]:
-        """Call `method` of every worker, each with arguments of its own."""
-        return answers(
-            [getattr(worker, method).remote(*args) for worker, args in zip(self._workers, args_of_rank, strict=True)]
-        )
+    def _each(
+        self, work: str, method: str, args_of_rank: Sequence[tuple[object, ...]], *, starts: int = 0
+    ) -> list[Any]:
+        """Call `method` of every worker, each with arguments of its own; `work` is what it is for (`HangLimit`)."""
+        with self._hang.timed(work, starts=starts) as limit:
+            return answers(
+                [
+                    getattr(worker, method).remote(*args)
+                    for worker, args in zip(self._workers, args_of_rank, strict=True)
+                ],
+                limit=limit,
+            )

@@ -43,6 +43,8 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     """Ray cluster to join; None: one of our own on this machine."""
     max_workers: int = 0
     """Simulator workers that there may be once the cluster has grown; 0: as many as at the start."""
+    hang_limit: float | None = None
+    """Longest time [s] that a worker may take to collect or to learn; None: as `HangLimit` learns it."""
 
 
 @contextmanager
@@ -149,7 +151,7 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
             return actor, actor.start.remote(config, rank, rendezvous, machines.num_threads, dumps)
 
         env_steps = config.num_envs * config.algorithm.num_steps
-        return Colocated(spawn_replica, config.num_workers, env_steps=env_steps)
+        return Colocated(spawn_replica, config.num_workers, env_steps=env_steps, hang_limit=machines.hang_limit)
     server = _inference_server(config) if where.inference == "server" else None
 
     def spawn_sim(rank: int, incarnation: int) -> tuple[Any, Any]:
@@ -166,6 +168,7 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
         num_sims=config.num_workers,
         num_learners=where.learners,
         chunks_per_update=chunks_per_update(config),
+        hang_limit=machines.hang_limit,
     )
     if where.kind == "overlapped":
         return Overlapped(pools)

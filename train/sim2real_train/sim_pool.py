@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.exceptions import RayError
 
 from sim2real.errors import InputError
-from sim2real_train.actors import answers, died, free, ready
+from sim2real_train.actors import HUNG, answers, died, free, has_place, ready
 from sim2real_train.admission import Ticket
 from sim2real_train.chunks import ChunkInfo, Spawn
+from sim2real_train.hang import LOOK, HangLimit, Silence
 from sim2real_train.messages import tell
 from sim2real_train.watch import WHY, WorkerLostError
 
 __all__ = ["Finished", "Lost", "SimPool"]
+
+DIED: Final = f"died ({WHY})"
+"""What is said of a worker that ended."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,10 @@ class _Sim:
     """Workers of this rank that died since one finished a chunk."""
     idle_since: int = 0
     """Count of events when it became idle."""
+    silent: float = 0.0
+    """How long [s] an answer has been waited for."""
+    placed: bool = False
+    """Whether it is known to have a place in the cluster; one without may wait for it."""
 
 
 class SimPool:
@@ -65,13 +73,17 @@ class SimPool:
         most_deaths: How many workers of a rank may die one after the other before one finishes a chunk. More would die
             too: of the machine, or of something that they all meet.
         patience: How long [s] to wait while no worker has a place in the cluster.
+        hang: How long a worker may be silent; it counts as dead then.
 
     Attributes:
         replaced: Workers that died and were replaced.
     """
 
-    def __init__(self, spawn: Spawn, count: int, *, most_deaths: int = 3, patience: float = 120.0) -> None:
+    def __init__(
+        self, spawn: Spawn, count: int, *, most_deaths: int = 3, patience: float = 120.0, hang: HangLimit | None = None
+    ) -> None:
         self._spawn = spawn
+        self._hang = hang or HangLimit()
         self._most_deaths = most_deaths
         self._patience = patience
         self._sims: list[_Sim] = []
@@ -114,15 +126,14 @@ class SimPool:
             version: Of the weights.
         """
         sim = self._sims[ticket.rank]
-        sim.ticket, sim.began = ticket, time.monotonic()
+        sim.ticket, sim.began, sim.silent = ticket, time.monotonic(), 0.0
         sim.call, sim.chunk = sim.actor.collect.options(num_returns=2).remote(weights, version)
 
-    def wait(self, others: Sequence[Any] = (), *, timeout: float = 1.0) -> Finished | Lost | None:
-        """Wait until a worker has news or one of the `others` an answer.
+    def wait(self, others: Sequence[Any] = ()) -> Finished | Lost | None:
+        """Wait until a worker has news or one of the `others` an answer, for `LOOK` [s] at most.
 
         Args:
             others: Pending answers of other actors.
-            timeout: Longest wait [s].
 
         Returns:
             What became of a chunk; None: something else happened, or nothing.
@@ -132,7 +143,14 @@ class SimPool:
             InputError: No worker has had a place in the cluster for too long.
         """
         sims = {sim.call: sim for sim in self._sims if sim.call is not None}
-        answered = ready([*sims, *others], count=1, timeout=timeout)
+        for sim in sims.values():
+            if self._hangs(sim):
+                return self._replace(sim, HUNG.format(self._limit(sim)))
+        silence = Silence()
+        with silence.waiting():
+            answered = ready([*sims, *others], count=1, timeout=LOOK)
+        for sim in sims.values():
+            sim.silent += silence.seconds
         if self.building < len(self._sims):
             self._last_alive = time.monotonic()
         elif time.monotonic() - self._last_alive > self._patience:
@@ -147,10 +165,10 @@ class SimPool:
         sim = self._sims[rank]
         return sim.incarnation, sim.actor.state.remote()
 
-    def replace(self, rank: int, incarnation: int) -> Lost | None:
-        """Replace a worker that was found dead, unless that has been done; return the chunk that went with it."""
+    def replace(self, rank: int, incarnation: int, how: str = DIED) -> Lost | None:
+        """Replace a worker that was found lost, unless that has been done; return the chunk that went with it."""
         sim = self._sims[rank]
-        return self._replace(sim) if sim.incarnation == incarnation else None
+        return self._replace(sim, how) if sim.incarnation == incarnation else None
 
     def load(self, states: Sequence[Any]) -> None:
         """Let each worker go on from a state; there are as many as there were workers.
@@ -158,7 +176,8 @@ class SimPool:
         Raises:
             InputError: A state does not fit.
         """
-        answers([sim.actor.load_state.remote(state) for sim, state in zip(self._sims, states, strict=True)])
+        calls = [sim.actor.load_state.remote(state) for sim, state in zip(self._sims, states, strict=True)]
+        answers(calls, limit=self._hang.of("load"), who="simulator worker")
 
     def close(self) -> None:
         """End all workers."""
@@ -172,6 +191,8 @@ class SimPool:
             if not died(error):
                 answers([sim.call])
             return self._replace(sim)
+        if sim.ticket is not None:
+            self._hang.took("collect", time.monotonic() - sim.began)
         chunk, ticket = sim.chunk, self._end_chunk(sim)
         sim.call = None
         self._events += 1
@@ -182,20 +203,35 @@ class SimPool:
         sim.deaths = 0
         return Finished(ticket, info, chunk)
 
-    def _replace(self, sim: _Sim) -> Lost | None:
+    def _limit(self, sim: _Sim) -> float:
+        return self._hang.of("start" if sim.ticket is None else "collect")
+
+    def _hangs(self, sim: _Sim) -> bool:
+        """Whether a worker has been silent for too long, though nothing is there that it might wait for."""
+        if sim.silent < self._limit(sim) or ready([sim.call], count=1, timeout=0.0):
+            return False
+        if sim.ticket is not None or sim.placed:
+            return True
+        # Only now does its time begin: nobody knows when it got its place.
+        sim.placed, sim.silent = has_place(sim.actor), 0.0
+        return False
+
+    def _replace(self, sim: _Sim, how: str = DIED) -> Lost | None:
         sim.deaths += 1
         if sim.deaths > self._most_deaths:
             raise WorkerLostError(
-                f"{sim.deaths} simulator workers of rank {sim.rank} died one after the other before one finished a "
-                f"chunk ({WHY}): give fewer or smaller workers"
+                f"{sim.deaths} simulator workers of rank {sim.rank} were lost one after the other before one finished "
+                f"a chunk; the last {how}: give fewer or smaller workers",
+                f"simulator worker {sim.rank}",
             )
         ticket = self._end_chunk(sim)
-        # It may also be alive behind a broken connection, and would answer for its successor.
+        # It may also be alive, stopped or behind a broken connection, and would answer for its successor.
         ray.kill(sim.actor)
         sim.incarnation += 1
         sim.actor, sim.call = self._spawn(sim.rank, sim.incarnation)
+        sim.silent, sim.placed = 0.0, False
         self.replaced += 1
-        tell(f"simulator worker {sim.rank} died ({WHY}) and was replaced; the run goes on")
+        tell(f"simulator worker {sim.rank} {how} and was replaced; the run goes on")
         return None if ticket is None else Lost(ticket)
 
     def _end_chunk(self, sim: _Sim) -> Ticket | None:

@@ -39,6 +39,7 @@ class Naps(msgspec.Struct, frozen=True, kw_only=True):
     infer: float = 0.0
     score: float = 0.0
     learn: float = 0.0
+    evaluate: float = 0.0
     straggle: tuple[float, float] = (0.0, 1.0)
     """How likely a chunk takes longer, and how many times as long."""
     env_steps: int = 1
@@ -135,6 +136,7 @@ class SleepingLearner:
         """Succeed in every episode."""
         from sim2real_train.evaluate import Episodes
 
+        time.sleep(self._naps.evaluate)
         return Episodes(
             success=[True] * starts,
             time_to_goal=[float(seed)] * starts,

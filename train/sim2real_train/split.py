@@ -12,12 +12,13 @@ import ray
 from ray.exceptions import RayError
 
 from sim2real.errors import InputError, Sim2RealError
-from sim2real_train.actors import answers, died, ready, started
+from sim2real_train.actors import HUNG, answers, died, ready, silent, started
 from sim2real_train.admission import Admission, Arrival
 from sim2real_train.checkpoint import Arrays, Checkpoint
 from sim2real_train.chunks import ChunkInfo, Collected, Spawn, WorkerState
 from sim2real_train.cluster import spilled_bytes
 from sim2real_train.evaluate import Episodes
+from sim2real_train.hang import HangLimit, Silence
 from sim2real_train.moments import Moments
 from sim2real_train.sim_pool import Finished, Lost, SimPool
 from sim2real_train.stages import Stages
@@ -46,6 +47,8 @@ class Pools:
     """See `SimPool`."""
     patience: float = 120.0
     """How long [s] to wait for a place in the cluster."""
+    hang_limit: float | None = None
+    """See `HangLimit`."""
 
 
 class Split(ABC):
@@ -66,7 +69,10 @@ class Split(ABC):
                 f"{pools.chunks_per_update} chunks an update cannot be shared equally by {pools.num_learners} "
                 "learners; give a multiple"
             )
-        self.pool = SimPool(pools.sims, pools.num_sims, most_deaths=pools.most_deaths, patience=pools.patience)
+        self._hang = HangLimit(pools.hang_limit)
+        self.pool = SimPool(
+            pools.sims, pools.num_sims, most_deaths=pools.most_deaths, patience=pools.patience, hang=self._hang
+        )
         self.admission: Admission[Chunk] = Admission(
             max_staleness=max_staleness, chunks_per_update=pools.chunks_per_update
         )
@@ -81,7 +87,7 @@ class Split(ABC):
             self.close()
             raise
         self._weights: Any = None
-        answers(self._spread_weights())
+        answers(self._spread_weights(), limit=self._hang.of("load"), who="inference server")
         self._stages = Stages()
 
     @abstractmethod
@@ -101,37 +107,38 @@ class Split(ABC):
             for rank, learner in enumerate(self._learners):
                 infos, chunks = zip(*(each.chunk for each in batch[rank * share : (rank + 1) * share]), strict=True)
                 fed.append(learner.feed.remote(infos, *chunks))
-            return self._wait([*fed, *self._all("score")])[len(fed) :]
+            scored = self._all("score")
+            self._wait("score", fed)
+            return self._wait("score", scored)
 
     def learn(self, advantages: Moments) -> list[dict[str, float]]:
         """Let all learners learn, minibatch by minibatch together."""
         with self._stages.spend("learn"):
-            return self._wait(self._all("learn", advantages))
+            return self._wait("learn", self._all("learn", advantages))
 
     def publish(self, observations: Moments) -> None:
         """Give every learner the observations of all, for its normaliser; what begins now has the new weights."""
         with self._stages.spend("publish"):
-            self._wait(self._all("publish", observations))
+            self._wait("publish", self._all("publish", observations))
             self.admission.updated()
-            self._wait(self._spread_weights())
+            self._wait("publish", self._spread_weights(), who="inference server")
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the learners share the starts equally, rounded up."""
         share = math.ceil(starts / len(self._learners))
         with self._stages.spend("evaluate"):
-            return self._wait(
-                [learner.evaluate.remote(share, seed + rank) for rank, learner in enumerate(self._learners)]
-            )
+            calls = [learner.evaluate.remote(share, seed + rank) for rank, learner in enumerate(self._learners)]
+            return self._wait("evaluate", calls, starts=share)
 
     def states(self) -> list[WorkerState]:
         """Return the states of the simulator workers that there were at the start, by rank, then of the learners."""
         with self._stages.spend("save"):
-            return [*self._sim_states(), *self._wait(self._all("state"))]
+            return [*self._sim_states(), *self._wait("save", self._all("state"))]
 
     def learner(self) -> dict[str, Arrays]:
         """Return weights and optimiser; those of the first learner, because all have the same."""
         with self._stages.spend("save"):
-            return self._wait([self._learners[0].learner_state.remote()])[0]
+            return self._wait("save", [self._learners[0].learner_state.remote()])[0]
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint; what was being collected when it was written is lost, and is not counted."""
@@ -142,17 +149,20 @@ class Split(ABC):
         ]
         self.pool.load(states[: self._num_sims])
         of_learners = zip(self._learners, states[self._num_sims :], strict=True)
-        answers([learner.load_state.remote(shared, state) for learner, state in of_learners])
+        calls = [learner.load_state.remote(shared, state) for learner, state in of_learners]
+        answers(calls, limit=self._hang.of("load"), who="learner")
         self.admission = Admission(
             max_staleness=self.admission.max_staleness,
             chunks_per_update=self.admission.chunks_per_update,
             version=checkpoint.state.iteration,
         )
-        answers(self._spread_weights())
+        answers(self._spread_weights(), limit=self._hang.of("load"), who="inference server")
 
     def stages(self) -> dict[str, float]:
         """Return where time, bytes and chunks went since the last call (`Stages.report`), and counts of the run."""
-        served: dict[str, float] = {} if self._server is None else answers([self._server.figures.remote()])[0]
+        served: dict[str, float] = {}
+        if self._server is not None:
+            served = answers([self._server.figures.remote()], limit=self._hang.of("publish"), who="inference server")[0]
         counts = {
             "sim_workers": float(len(self.pool)),
             "replaced_workers": float(self.pool.replaced),
@@ -204,24 +214,39 @@ class Split(ABC):
         elif isinstance(news, Lost):
             self.admission.lose(news.ticket)
 
-    def _wait(self, calls: Sequence[Any]) -> list[Any]:
-        """Wait for all answers; simulator workers go on meanwhile."""
-        self._pump_until_ready(calls)
-        return answers(calls)
+    def _wait(self, work: str, calls: Sequence[Any], *, who: str = "learner", starts: int = 0) -> list[Any]:
+        """Wait for all answers; simulator workers go on meanwhile.
 
-    def _pump_until_ready(self, calls: Sequence[Any]) -> None:
+        Raises:
+            WorkerLostError: A worker died, or does not answer.
+        """
+        with self._hang.timed(work, starts=starts) as limit:
+            if self._pump_until_ready(calls, limit):
+                raise silent(calls, limit, who)
+            return answers(calls, who=who)
+
+    def _pump_until_ready(self, calls: Sequence[Any], limit: float) -> list[Any]:
+        """Let simulator workers go on until all calls have an answer, or `limit` [s] is over; return the others."""
         pending = list(calls)
-        while pending:
-            self._pump(pending)
+        silence = Silence()
+        while pending and silence.seconds < limit:
+            with silence.waiting():
+                self._pump(pending)
             done = set(ready(pending, count=len(pending), timeout=0.0))
             pending = [call for call in pending if call not in done]
+        return pending
 
     def _sim_states(self) -> list[WorkerState]:
         states: dict[int, WorkerState] = {}
         while missing := [rank for rank in range(self._num_sims) if rank not in states]:
             asked = {rank: self.pool.state(rank) for rank in missing}
-            self._pump_until_ready([call for _, call in asked.values()])
-            states |= {rank: state for rank, call in asked.items() if (state := self._sim_state(rank, *call))}
+            limit = self._hang.of("save")
+            late = self._pump_until_ready([call for _, call in asked.values()], limit)
+            for rank, (incarnation, call) in asked.items():
+                if call in late:
+                    self._take_in(self.pool.replace(rank, incarnation, HUNG.format(limit)))
+                elif (state := self._sim_state(rank, incarnation, call)) is not None:
+                    states[rank] = state
         return [states[rank] for rank in range(self._num_sims)]
 
     def _sim_state(self, rank: int, incarnation: int, call: Any) -> WorkerState | None:

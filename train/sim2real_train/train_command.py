@@ -161,6 +161,15 @@ class TrainArgs:
     in OUT."""
     restarts: int = 3
     """How often the run goes on by itself from its last checkpoint after a worker has died."""
+    hang_limit: Annotated[
+        float | None,
+        tyro.conf.arg(
+            metavar="SECONDS",
+            help_behavior_hint="(default: 20 times the longest so far, at least 60 to collect and 600 to learn)",
+        ),
+    ] = None
+    """How long a worker may take to collect or to learn before it counts as dead: it hangs, or its environment does.
+    Measurements and checkpoints have more time."""
     resume: bool = False
     """Go on from the checkpoint in OUT; begin where there is none yet, so that a job may always be given this."""
 
@@ -222,7 +231,9 @@ def _schedule(args: TrainArgs) -> Schedule:
         save_every=args.save_every,
         evaluate_every=args.evaluate_every,
         evaluate_starts=args.evaluate_starts,
-        machines=Machines(num_threads=threads, address=args.address, max_workers=args.max_workers),
+        machines=Machines(
+            num_threads=threads, address=args.address, max_workers=args.max_workers, hang_limit=args.hang_limit
+        ),
         wandb_project=args.wandb,
         restarts=args.restarts,
     )
@@ -365,6 +376,8 @@ def _check(args: TrainArgs) -> None:
     for name, (low, high) in _LIMITS.items():
         if getattr(args, name) is not None:
             check_number(_option(name), getattr(args, name), low=low, high=high, inclusive=True)
+    if args.hang_limit is not None:
+        check_number("--hang-limit", args.hang_limit, low=1.0, high=1e6, inclusive=True)
     if not is_foreign(args.task) and args.task not in task_names():
         # Says which there are; a known one may have to fetch its robot.
         get_task(args.task)

@@ -30,7 +30,20 @@ _WAKE: Final = signal.SIGRTMAX
 
 
 class WorkerLostError(Sim2RealError):
-    """A process that the run needs ended before its work was done."""
+    """A process that the run needs ended before its work was done, or does not answer.
+
+    Args:
+        message: As of every error.
+        worker: Which one it was, as people name it; None: nobody knows, or one of Ray's own.
+
+    Attributes:
+        iteration: The one that the run was at, if it had begun to iterate.
+    """
+
+    def __init__(self, message: str, worker: str | None = None) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.iteration: int | None = None
 
 
 @contextlib.contextmanager
