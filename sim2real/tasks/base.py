@@ -45,7 +45,7 @@ _BUILT_IN: Final = {
     "so101-reach": "sim2real.tasks.so101_reach:TASK",
     "go2-velocity-flat": "sim2real.tasks.go2_velocity:FLAT_TASK",
     "go2-velocity-rough": "sim2real.tasks.go2_velocity:ROUGH_TASK",
-    "g1-velocity-flat": "sim2real.tasks.g1_velocity:TASK",
+    "g1-velocity-flat": "sim2real.tasks.g1_menagerie:TASK",
 }
 
 
@@ -59,12 +59,15 @@ class Fetched(_Part, frozen=True):
     robot: str
     summary: str
     """As of the task."""
+    rebuild: str
+    """``module:function`` that makes the task for a robot, whether or not its own is there."""
 
 
 FETCHED: Final = {
     "g1-velocity-flat": Fetched(
         robot="menagerie:unitree_g1",
         summary="Walk on two legs at the velocity that is asked for (±1 m/s, ±0.5 m/s, ±1 rad/s), and take pushes.",
+        rebuild="sim2real.tasks.g1_velocity:flat",
     )
 }
 """Tasks whose robot may have to be downloaded when they are first used."""
@@ -204,18 +207,23 @@ def get_task(name: str, robot: str | None = None, *, where: str | None = None) -
     """
     if name.startswith(("gym:", "envpool:")):
         raise InputError(f"task {name!r}: environments of others are for sim2real train alone; expected one of ours")
-    task = plugins.load("task", _BUILT_IN, name)
-    if not isinstance(task, Task):
-        raise InputError(f"task {name!r}: expected a sim2real.tasks.Task, got {type(task).__name__}")
-    named, given = robot or task.robot.name, where or robot or task.robot.name
-    if given == task.robot.name == named:
-        return task
-    if task.rebuild is None:
-        raise InputError(f"task {name}: is for robot {task.robot.name} alone; leave out --robot")
-    found = get_robot(given)
+    fetched = FETCHED.get(name)
+    if fetched is not None and not {robot, where} <= {None, fetched.robot}:
+        own, rebuild = fetched.robot, plugins.load("task", {name: fetched.rebuild}, name)
+    else:
+        task = plugins.load("task", _BUILT_IN, name)
+        if not isinstance(task, Task):
+            raise InputError(f"task {name!r}: expected a sim2real.tasks.Task, got {type(task).__name__}")
+        own, rebuild = task.robot.name, task.rebuild
+        if {robot, where} <= {None, own}:
+            return task
+    if rebuild is None:
+        raise InputError(f"task {name}: is for robot {own} alone; leave out --robot")
+    named = robot or own
+    found = get_robot(where or named)
     if where is not None and not same_robot(found.name, named):
         raise InputError(
             f"--robot: expected the robot that the policy drives, {named!r}, got {found.name!r}; give the file that it "
             "was trained with, or leave --robot out"
         )
-    return task.rebuild(found)
+    return rebuild(found)

