@@ -23,6 +23,7 @@ from sim2real.errors import InputError
 from sim2real_hil.progress import bar
 
 if TYPE_CHECKING:
+    from sim2real.bundle import Bundle
     from sim2real.tasks import StepResult, Task, TaskEnv
     from sim2real.tasks.motion import Flags, Motion
     from sim2real_hil.driving import Driver
@@ -51,7 +52,8 @@ class PlayArgs:
     policy: Path | None = None
     """Policy bundle that drives; by default nobody does, and all actions are 0."""
     robot: str | None = None
-    """Another robot to do the task: a name, a path to an MJCF or menagerie:NAME; by default the task's own."""
+    """Another robot to do the task: a name, a path to an MJCF or menagerie:NAME; by default the policy's, if
+    that is out of a file, else the task's own."""
     engine: EngineName = "mujoco"
     """Which simulator moves the robot."""
     video: Path | None = None
@@ -136,11 +138,12 @@ def run_play(args: PlayArgs) -> Outcome:
     from sim2real.tasks import TaskEnv, get_task
     from sim2real_hil.scenery import Scenery
 
-    task = get_task(args.task, args.robot)
+    bundle = _read_policy(args)
+    task = get_task(args.task, args.robot or _file_of(bundle))
     wishes = _wishes(args.command, task)
     counts = _Counts(_with_wishes(task, wishes), args.num_envs)
     env = TaskEnv(counts.watched, args.num_envs, seed=args.seed, noise=not args.ideal, engine=args.engine)
-    driver = _make_driver(args, env)
+    driver = _make_driver(args, bundle, env)
     with _screens(args, Scenery(task.robot, task.scene), env, wishes) as screens:
         passed = _play(args, env, driver, counts, screens, wishes)
     result = _result(args, env, driver, counts, passed)
@@ -193,16 +196,26 @@ def _with_wishes(task: Task, wishes: Array) -> Task:
     return msgspec.structs.replace(task, commands=msgspec.structs.replace(commands, draw=draw))
 
 
-def _make_driver(args: PlayArgs, env: TaskEnv) -> Driver:
-    from sim2real_hil.driving import EdgeDriver, ZeroDriver
-
+def _read_policy(args: PlayArgs) -> Bundle | None:
     if args.policy is None:
-        return ZeroDriver(env)
+        return None
     from sim2real.bundle import read_bundle
     from sim2real.signing import load_public_key
 
-    bundle = read_bundle(args.policy, trusted_keys=[load_public_key(key) for key in args.trust] or None)
-    return EdgeDriver(bundle, env, args.inference)
+    return read_bundle(args.policy, trusted_keys=[load_public_key(key) for key in args.trust] or None)
+
+
+def _file_of(bundle: Bundle | None) -> str | None:
+    """Return the robot that a policy was trained on, if that is out of a file; None: it is the task's to say."""
+    from sim2real.robots import is_file_name
+
+    return bundle.contract.identity.robot if bundle and is_file_name(bundle.contract.identity.robot) else None
+
+
+def _make_driver(args: PlayArgs, bundle: Bundle | None, env: TaskEnv) -> Driver:
+    from sim2real_hil.driving import EdgeDriver, ZeroDriver
+
+    return ZeroDriver(env) if bundle is None else EdgeDriver(bundle, env, args.inference)
 
 
 def _limit(args: PlayArgs, env: TaskEnv) -> int | None:

@@ -61,20 +61,17 @@ USES = pytest.mark.parametrize("use", [bench, serve, play, evaluate])
 
 @USES
 def test_where_it_was_and_where_it_is_now(use: Use, policy: Path, mjcf: Path) -> None:
-    if use is not play:
-        use(policy, None)
+    use(policy, None)
     shutil.move(mjcf.parent, mjcf.parent.with_name("there"))
-    if use is not play:
-        with pytest.raises(InputError, match=r"there is no .*mine\.xml any more; .* by --robot where it is now"):
-            use(policy, None)
+    with pytest.raises(InputError, match=r"there is no .*mine\.xml any more; .* by --robot where it is now"):
+        use(policy, None)
     use(policy, str(mjcf.parent.with_name("there") / "mine.xml"))
 
 
 @USES
 def test_a_changed_file_is_another_robot(use: Use, policy: Path, mjcf: Path) -> None:
     change(mjcf)
-    if use is not play:
-        with pytest.raises(InputError, match=r"changed since; restore it, or train anew"):
-            use(policy, None)
+    with pytest.raises(InputError, match=r"changed since; restore it, or train anew"):
+        use(policy, None)
     with pytest.raises((InputError, ContractError), match=r"the policy drives,? .*mine\.xml#"):
         use(policy, str(mjcf))
