@@ -16,13 +16,12 @@ from sim2real.tasks import get_task
 from sim2real_train.commands import EvaluateArgs, ExportArgs
 from sim2real_train.config import training_ranges
 from sim2real_train.show import SCHEDULE, Shown
-from sim2real_train.train_command import TrainArgs, config_of, run_train
+from sim2real_train.train_command import _FIELDS, TrainArgs, config_of, run_train  # pyright: ignore[reportPrivateUsage]
 
 
 def shown(task: str, *options: str) -> tuple[Shown, str]:
-    outcome = run_train(parse("train", TrainArgs, [task, "--out", "never-made", "--show", *options]))
+    outcome = run_train(parse("train", TrainArgs, [task, "--show", *options]))
     assert isinstance(outcome.result, Shown)
-    assert not Path("never-made").exists()
     return outcome.result, outcome.summary
 
 
@@ -104,11 +103,12 @@ def test_workers_join_disaggregated_runs_alone(kind: str) -> None:
         (["train", "pendulum-swingupp", "--out", "o"], "unknown; allowed: ", {"torch", "ray"}),
         (["train", "pendulum-swingup", "--out", "o", "--iterations", "0"], "--iterations: ", {"torch", "ray"}),
         (["train", "pendulum-swingup", "--out", "o", "--algo", "a2c"], "--algo", {"torch", "ray"}),
+        (["train", "pendulum-swingup"], "--out: expected the folder of the run", {"torch", "ray"}),
         (["train", "pendulum-swingup", "--out", "o", "--num-envs", "0"], "num_envs: ", {"ray"}),
         (["eval", "p", "--starts", "0"], "--starts: ", {"torch", "ray"}),
         (["export", "p", "--out", "o", "--seed", "-1"], "--seed: ", {"torch", "ray"}),
     ],
-    ids=["task", "iterations", "algo", "num-envs", "starts", "seed"],
+    ids=["task", "iterations", "algo", "out", "num-envs", "starts", "seed"],
 )
 def test_what_is_wrong_by_itself_is_told_before_heavy_libraries_are_loaded(
     words: list[str], told: str, unloaded: set[str]
@@ -138,3 +138,34 @@ def test_help_names_what_an_option_takes_and_what_it_is_without(command: str, ar
 def test_options_that_are_left_out_take_the_presets() -> None:
     config = config_of(TrainArgs(task="pendulum-swingup", out=Path("never-made")))
     assert (config.num_workers, config.placement.kind) == (1, "colocated")
+
+
+@pytest.mark.parametrize(
+    ("options", "assignment", "told"),
+    [
+        (("--num-envs", "64"), "num_envs=32", "--set num_envs: --num-envs 64 says it already; keep one"),
+        (("--seed", "0"), "seed=2", "--set seed: --seed 0 says it already; keep one"),
+        (("--engine", "mujoco"), "engine=newton", "--set engine: --engine mujoco says it already"),
+        (("--command-delay", "0", "0.02"), "command_delay=[0,0.01]", "--set command_delay: --command-delay 0.0 0.02 "),
+        (("--workers", "2"), "num_workers=2", "--set num_workers: --workers 2 says it already"),
+        (("--privileged",), "model.privileged=false", "--set model.privileged: --privileged says it already"),
+        (("--hidden", "8", "8"), 'model={"hidden":[4]}', "--set model: --hidden 8 8 says it already"),
+        (("--entropy", "0.1"), "algorithm.entropy_coefficient=0", "--set algorithm.entropy_coefficient: --entropy 0.1"),
+        ((), "task=acrobot-swingup", r"--set task: TASK \(pendulum-swingup\) says it already"),
+    ],
+)
+def test_no_setting_silently_outranks_an_option(options: tuple[str, ...], assignment: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        shown("pendulum-swingup", *options, "--set", assignment)
+
+
+def test_what_no_option_says_is_set() -> None:
+    result, _ = shown("pendulum-swingup", "--num-envs", "64", "--set", "seed=2", "model.hidden=[8]")
+    assert (result.config.num_envs, result.config.seed, result.config.model.hidden) == (64, 2, (8,))
+
+
+def test_every_setting_of_an_option_is_one() -> None:
+    """What two ways say of a field is found by its name, which a renamed field would no longer have."""
+    names = {field.name for algo in ("ppo", "sac") for field in shown("pendulum-swingup", "--algo", algo)[0].fields}
+    fields = set(_FIELDS.values()) - {"algorithm.algo", "algorithm.teacher"}
+    assert {field for field in fields if field not in names} == {"randomization"}

@@ -318,6 +318,14 @@ def test_a_field_is_drawn_once_and_something_is() -> None:
         ({"train_args": (*SMALL, "--hidden=0")}, r"model\.hidden"),
         ({"train_args": ("--set=algorithm.learning_rate=1",)}, r"algorithm\.learning_rate: is set by --train-args too"),
         ({"train_args": ("--set=task=acrobot-swingup",)}, "task: one search is about one task"),
+        (
+            {"train_args": (*SMALL, "--iterations=4")},
+            "--iterations 2: --train-args=--iterations=4 says it already; keep one",
+        ),
+        (
+            {"space": ("num_envs=8|16",), "train_args": ("--num-envs=8",)},
+            "--space num_envs: --train-args=--num-envs 8 says it already; keep one",
+        ),
         ({"train_args": ("--out=elsewhere",)}, "--out: is not for the trainings of a search"),
         ({"train_args": ("--resume",)}, "--resume: is not for the trainings of a search"),
         ({"train_args": ("--json",)}, "--json: is not for the trainings of a search"),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-import tyro
 
-from sim2real.arguments import EngineName, check_number, short
+from sim2real.arguments import check_number, short
 from sim2real.command import Outcome
 from sim2real.errors import InputError
+from sim2real_train.train_args import TrainArgs
 
 if TYPE_CHECKING:
     from sim2real_train.config import PlacementConfig, TrainConfig
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from sim2real_train.presets import Preset
     from sim2real_train.trainer import Schedule
 
-__all__ = ["TrainArgs", "config_of", "run_train"]
+__all__ = ["TrainArgs", "check_said_once", "config_of", "run_train"]
 
 _LIMITS: Final = {
     "iterations": (1, 1e9),
@@ -42,154 +41,35 @@ _OF_ALGORITHM: Final = {
     "discount": "discount",
 }
 """Options for the settings that are changed most often, and the fields that they set."""
-
-_OF_PRESET: Final = "(default: that of the task's preset; --show tells it)"
-Whole: TypeAlias = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=_OF_PRESET)]
-Number: TypeAlias = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=_OF_PRESET)]
-
-
-@dataclass(frozen=True)
-class TrainArgs:
-    """Learn a policy in simulation.
-
-    OUT gets checkpoint/ (the last), best/ (the one that succeeded most often), run.json (configuration, versions, git),
-    metrics.jsonl and tensorboard/. Ctrl-C leaves the last checkpoint whole; the same command with --resume goes on from
-    it exactly.
-    """
-
-    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
-    """Name of the task; `sim2real tasks` lists them."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
-    """Folder of the run."""
-    algo: Annotated[
-        Literal["ppo", "sac", "distill"] | None,
-        tyro.conf.arg(metavar="{ppo,sac,distill}", help_behavior_hint="(default: what suits the task)"),
-    ] = None
-    """Algorithm. ppo: proximal policy optimisation, many environments, each step used a few times. sac: soft
-    actor-critic, fewer environments, each step used many times. distill: the policy imitates --teacher, on what a
-    robot measures."""
-    teacher: Annotated[Path | None, tyro.conf.arg(metavar="CHECKPOINT", help_behavior_hint="(default: none)")] = None
-    """For --algo distill: checkpoint folder of the policy to imitate, which may be a --privileged one."""
-    privileged: bool = False
-    """The policy reads all that the critic sees. No robot can measure that: it is a teacher for --algo distill."""
-    robot: Annotated[str | None, tyro.conf.arg(metavar="ROBOT", help_behavior_hint="(default: the task's own)")] = None
-    """Another model of the task's robot: the path of an MJCF, menagerie:NAME, or a name from `sim2real robots`. Its
-    physics is simulated; gains, ratings and default pose are the task's."""
-    engine: EngineName = "mujoco"
-    """Simulator: mujoco on the CPU, mujoco_warp on an NVIDIA GPU, newton for a comparison."""
-    randomization: Annotated[
-        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: the task's own ranges alone)")
-    ] = None
-    """Ranges that each episode's physics is drawn from, e.g. of `sim2real calib fit`; what the file does not name is
-    drawn from the task's own."""
-    latency: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")] = None
-    """Delays of commands as a bench measured them, in place of --command-delay: latency.json of `sim2real hil run`."""
-    iterations: Whole = None
-    """Iterations in all, those before a resume included; each collects num-envs × num-steps control steps."""
-    num_envs: Whole = None
-    """Environments of all workers together."""
-    num_steps: Whole = None
-    """Control steps per environment and iteration."""
-    workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
-    """Processes that simulate; colocated ones learn too, together. On two busy cores one is the fastest. Results depend
-    on their number."""
-    placement: Annotated[
-        Literal["colocated", "overlapped", "disaggregated", "auto"] | None,
-        tyro.conf.arg(metavar="{colocated,overlapped,disaggregated,auto}", help_behavior_hint="(default: colocated)"),
-    ] = None
-    """Where collecting and learning run. colocated: each worker simulates and learns. overlapped: the next batch is
-    collected while this one is learned, by weights one update old. disaggregated: workers stream to learners, by
-    weights at most --max-staleness updates old, and may die and be replaced. auto: measures the stages, predicts the
-    time of an iteration for each placement that fits, takes the fastest (with its number of workers, learners and
-    threads), and tells in the end what it took."""
-    learners: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
-    """Processes that learn, where workers only simulate (overlapped, disaggregated)."""
-    device: Annotated[
-        Literal["cpu", "cuda"] | None, tyro.conf.arg(metavar="{cpu,cuda}", help_behavior_hint="(default: cpu)")
-    ] = None
-    """Where learners learn. cuda: each takes one NVIDIA GPU, which pays for networks with a memory and for many
-    environments; what acts in the simulation stays on the CPU. A run is resumed on the device that it began on."""
-    max_staleness: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
-    """Updates that the weights may have missed with which a disaggregated worker collects."""
-    inference: Annotated[
-        Literal["sim", "server"] | None, tyro.conf.arg(metavar="{sim,server}", help_behavior_hint="(default: sim)")
-    ] = None
-    """Where the policy of disaggregated workers acts. sim: in each of them. server: in one process for all, for
-    policies that are too large for their machines; small ones are several times slower so."""
-    max_workers: int = 0
-    """Disaggregated workers that there may be when the cluster grows; 0: no more than --workers."""
-    address: Annotated[
-        str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="(default: a Ray of its own on this machine)")
-    ] = None
-    """Ray cluster to run on; or auto, as Ray finds it."""
-    sim_threads: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 2)")] = None
-    """Threads of each worker that step its simulation; results do not depend on them."""
-    seed: int = 0
-    """Seed of every draw."""
-    command_delay: Annotated[tuple[float, float], tyro.conf.arg(metavar="LOW HIGH")] = (0.0, 0.02)
-    """Range of the delay [s] of commands in training; widens the calibrated one, since runtime and wire add theirs."""
-    recurrent: Annotated[
-        Literal["none", "gru", "lstm"] | None,
-        tyro.conf.arg(metavar="{none,gru,lstm}", help_behavior_hint=_OF_PRESET),
-    ] = None
-    """Memory of the policy."""
-    hidden: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="INT...", help_behavior_hint=_OF_PRESET)] = None
-    """Widths of the hidden layers of actor and critic, e.g. --hidden 128 128."""
-    initial_std: Number = None
-    """Standard deviation of the exploration noise at the start, in units of the action."""
-    learning_rate: Number = None
-    """Step size of the optimiser in the first iteration; ppo then follows --desired-kl, the others keep it."""
-    desired_kl: Number = None
-    """For ppo: change of the policy per iteration (KL divergence) that the learning rate is steered to."""
-    entropy: Number = None
-    """For ppo: weight of the policy's entropy, which keeps it exploring."""
-    discount: Number = None
-    """Worth of a reward one control step later, as a share of the same reward now (γ); not for distill."""
-    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")] = ()
-    """Any setting, e.g. --set algorithm.clip=0.1 model.activation=tanh; --show lists them all."""
-    show: bool = False
-    """Train nothing; print all settings that the other options make, what each means and may be, and the ranges that
-    physics is drawn from."""
-    save_every: int = 25
-    """Iterations between checkpoints."""
-    evaluate_every: int = 50
-    """Iterations between measurements of the success rate."""
-    evaluate_starts: int = 256
-    """Episodes of the measurement after the last iteration; those on the way take a quarter."""
-    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT", help_behavior_hint="(default: none)")] = None
-    """Project of Weights & Biases that gets the metrics too, if its package is installed; WANDB_MODE=offline keeps them
-    in OUT."""
-    restarts: int = 3
-    """How often the run goes on by itself from its last checkpoint after a worker has died."""
-    hang_limit: Annotated[
-        float | None,
-        tyro.conf.arg(
-            metavar="SECONDS",
-            help_behavior_hint="(default: 20 times the longest so far, at least 60 to collect and 600 to learn)",
-        ),
-    ] = None
-    """How long a worker may take to collect or to learn before it counts as dead: it hangs, or its environment does.
-    Measurements and checkpoints have more time."""
-    resume: bool = False
-    """Go on from the checkpoint in OUT; begin where there is none yet, so that a job may always be given this."""
+_OF_PLACEMENT: Final = {"placement": "kind"} | {
+    name: name for name in ("learners", "device", "max_staleness", "inference")
+}
+_FIELDS: Final = (
+    {name: name for name in ("task", "robot", "engine", "randomization", "num_envs", "seed", "command_delay")}
+    | {"latency": "delays", "workers": "num_workers", "algo": "algorithm.algo", "teacher": "algorithm.teacher"}
+    | {"privileged": "model.privileged"}
+    | {option: f"model.{field}" for option, field in _OF_MODEL.items()}
+    | {option: f"algorithm.{field}" for option, field in _OF_ALGORITHM.items()}
+    | {option: f"placement.{field}" for option, field in _OF_PLACEMENT.items()}
+)
+"""All options that set a field of the configuration, and which."""
 
 
 def run_train(args: TrainArgs) -> Outcome:
     """Train; the outcome is a `TrainResult`, with ``--show`` a `Shown`."""
-    config = config_of(args)
+    if args.show:
+        return _show(args)
+    if args.out is None:
+        raise InputError("--out: expected the folder of the run; only --show does without")
+    config, out, choice = config_of(args), args.out, None
     # Only now, since it loads Ray, and what is wrong is to be told at once.
     from sim2real_train.trainer import train
 
     schedule = _schedule(args)
-    if args.show:
-        from sim2real_train.show import show
-
-        return show(config, schedule, {name: _allowed(name) for name in _LIMITS})
-    choice = None
     if args.placement == "auto":
-        config, machines, choice = _picked(args, config, schedule.machines)
+        config, machines, choice = _picked(args, out, config, schedule.machines)
         schedule = msgspec.structs.replace(schedule, machines=machines)
-    result = train(config, schedule, args.out, resume=args.resume, placement=choice)
+    result = train(config, schedule, out, resume=args.resume, placement=choice)
     verdict = result.evaluation
     workers = f"{result.num_workers} worker{'s' if result.num_workers > 1 else ''}"
     return Outcome(
@@ -200,7 +80,7 @@ def run_train(args: TrainArgs) -> Outcome:
             f"{result.wall_seconds:.0f} s on {workers}\n"
             f"success in {verdict.starts} episodes: {verdict.success_rate:.1%} ({verdict.criterion}); mean return "
             f"{verdict.mean_return:.1f}\n"
-            f"checkpoint: {result.checkpoint}{_instability(result.diverged, args.out)}{_beside(result.placement)}"
+            f"checkpoint: {result.checkpoint}{_instability(result.diverged, out)}{_beside(result.placement)}"
         ),
     )
 
@@ -219,6 +99,13 @@ def config_of(args: TrainArgs) -> TrainConfig:
     check_config(config)
     _check_placement(args, config)
     return config
+
+
+def _show(args: TrainArgs) -> Outcome:
+    config = config_of(args)
+    from sim2real_train.show import show
+
+    return show(config, _schedule(args), {name: _allowed(name) for name in _LIMITS})
 
 
 def _schedule(args: TrainArgs) -> Schedule:
@@ -248,16 +135,18 @@ def _beside(choice: Choice | None) -> str:
     return f"\n{beside(choice)}"
 
 
-def _picked(args: TrainArgs, config: TrainConfig, machines: Machines) -> tuple[TrainConfig, Machines, Choice | None]:
+def _picked(
+    args: TrainArgs, out: Path, config: TrainConfig, machines: Machines
+) -> tuple[TrainConfig, Machines, Choice | None]:
     """Return the run as it is placed best; one that is resumed stays where it was, since its results depend on it."""
     from sim2real_train.auto import comparison, pick, with_placement
     from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
     from sim2real_train.messages import tell
 
-    if args.resume and has_checkpoint(args.out / "checkpoint"):
-        before = read_checkpoint(args.out / "checkpoint").state.config
+    if args.resume and has_checkpoint(out / "checkpoint"):
+        before = read_checkpoint(out / "checkpoint").state.config
         config = msgspec.structs.replace(config, num_workers=before.num_workers, placement=before.placement)
-        choice = _chosen_before(args.out)
+        choice = _chosen_before(out)
         threads = machines.num_threads if choice is None else choice.chosen.threads
         return config, msgspec.structs.replace(machines, num_threads=threads), choice
     choice = pick(config, address=args.address)
@@ -328,20 +217,49 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
     config = TrainConfig(
         task=args.task,
         robot=_robot(args.robot),
-        engine=args.engine,
-        seed=args.seed,
+        engine=args.engine or "mujoco",
+        seed=0 if args.seed is None else args.seed,
         num_envs=preset.num_envs,
         num_workers=1 if args.workers is None else args.workers,
-        command_delay=args.command_delay,
+        command_delay=args.command_delay or (0.0, 0.02),
         delays=None if args.latency is None else delay_from_latency(args.latency, longest=MAX_DELAY),
         randomization=ranges,
         model=preset.model,
         placement=_placement(args),
         algorithm=preset.algorithm,
     )
-    for assignment in args.set:
-        _check_no_schedule(assignment.partition("=")[0])
+    for name in (assignment.partition("=")[0] for assignment in args.set):
+        _check_no_schedule(name)
+        check_said_once(args, name, "--set")
     return override(config, args.set, "--set")
+
+
+def check_said_once(args: TrainArgs, name: str, by: str, *, through: str = "") -> None:
+    """Check that no option says what `by` says of the field `name`, a part of it or a whole that it is part of.
+
+    Args:
+        args: The options.
+        name: The field, dotted.
+        by: Name of what else says it.
+        through: What the options were typed after.
+
+    Raises:
+        InputError: One does; the message names both.
+    """
+    for option, field in _FIELDS.items():
+        value = getattr(args, option)
+        # What auto chooses has a check of its own, that knows what it chooses.
+        said = value is not None and value is not False and value != "auto"
+        if said and (f"{name}.".startswith(f"{field}.") or f"{field}.".startswith(f"{name}.")):
+            raise InputError(f"{by} {name}: {through}{_said(option, value)} says it already; keep one")
+
+
+def _said(option: str, value: object) -> str:
+    """Return an option as it was typed, or as it could have been."""
+    if option == "task":
+        return f"TASK ({value})"
+    words = cast("tuple[object, ...]", value) if isinstance(value, tuple) else () if value is True else (value,)
+    return " ".join([_option(option), *map(str, words)])
 
 
 def _check_no_schedule(name: str) -> None:
@@ -360,8 +278,7 @@ def _robot(name: str | None) -> str | None:
 def _placement(args: TrainArgs) -> PlacementConfig:
     from sim2real_train.config import PlacementConfig
 
-    options = {"kind": "placement"} | {name: name for name in ("learners", "device", "max_staleness", "inference")}
-    given = {field: value for field, option in options.items() if (value := getattr(args, option)) is not None}
+    given = {field: value for option, field in _OF_PLACEMENT.items() if (value := getattr(args, option)) is not None}
     if args.placement == "auto":
         # Chosen later, in place of where measuring itself runs.
         given["kind"] = "colocated"

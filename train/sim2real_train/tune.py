@@ -166,13 +166,13 @@ def _check_fresh(out: Path) -> None:
 
 def _base(args: TuneArgs) -> TrainConfig:
     """Return the configuration that all trainings have, but for what is drawn."""
-    from sim2real_train.train_command import TrainArgs, config_of
+    from sim2real_train.train_command import TrainArgs, check_said_once, config_of
 
     for word in args.train_args:
         if (option := word.partition("=")[0]) in _OURS:
             raise InputError(f"--train-args: {option}: is not for the trainings of a search; leave it out")
     try:
-        training: TrainArgs = parse("train", TrainArgs, [args.task, "--out", str(args.out / "trial"), *_words(args)])
+        training: TrainArgs = parse("train", TrainArgs, [args.task, "--out", str(args.out / "trial"), *args.train_args])
     except UsageError as error:
         raise InputError(f"--train-args: {error}") from error
     given = [assignment.partition("=")[0] for assignment in training.set]
@@ -181,6 +181,12 @@ def _base(args: TuneArgs) -> TrainConfig:
         raise InputError("--train-args: task: one search is about one task; leave it out")
     if twice := sorted(set(given) & set(drawn)):
         raise InputError(f"--space: {', '.join(twice)}: is set by --train-args too; keep one")
+    if None not in (args.iterations, training.iterations):
+        raise InputError(
+            f"--iterations {args.iterations}: --train-args=--iterations={training.iterations} says it already; keep one"
+        )
+    for name in drawn:
+        check_said_once(training, name, "--space", through="--train-args=")
     return config_of(training)
 
 
