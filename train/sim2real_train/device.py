@@ -32,7 +32,9 @@ def learning_device(name: DeviceName) -> torch.device | None:
     # Read when cuBLAS is first called: without it, the order of its sums may be another each time.
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     if not torch.cuda.is_available():
-        raise InputError(f"placement.device=cuda: a learner has no GPU: {why_no_gpu()}")
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        which = "a GPU" if given is None else f"its GPU ({given})"
+        raise InputError(f"placement.device=cuda: the learner cannot use {which}: {why_no_gpu()}")
     torch.use_deterministic_algorithms(True)
     # TensorFloat-32 has 10 bits of fraction: what the CPU computes and what the robot computes have 23.
     torch.set_float32_matmul_precision("highest")
@@ -44,8 +46,8 @@ def why_no_gpu() -> str:
     """Return why PyTorch finds no GPU here, and what to do about it."""
     if not torch.backends.cuda.is_built():
         return (
-            f"its PyTorch ({torch.__version__}) is built without CUDA; install the build that pytorch.org names for your "
-            "driver, or leave out --device"
+            f"its PyTorch ({torch.__version__}) is built without CUDA; install the build that pytorch.org names for "
+            "your driver, or leave out --device"
         )
     return (
         f"its PyTorch ({torch.__version__}, CUDA {torch.version.cuda}) sees none; look for it and its driver with "
