@@ -79,8 +79,8 @@ class TrainArgs:
     device: Annotated[
         Literal["cpu", "cuda"] | None, tyro.conf.arg(metavar="{cpu,cuda}", help_behavior_hint="(default: cpu)")
     ] = None
-    """Where learners learn. cuda: each takes one NVIDIA GPU, which pays for networks with a memory and for many
-    environments; what acts in the simulation stays on the CPU. A run is resumed on the device that it began on."""
+    """Where learners learn. cuda: each takes one NVIDIA GPU; what acts in the simulation stays on the CPU. A run is
+    resumed on the device that it began on."""
     max_staleness: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1)")] = None
     """Updates that the weights may have missed with which a disaggregated worker collects."""
     inference: Annotated[
