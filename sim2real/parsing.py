@@ -65,7 +65,8 @@ def parse(command: str, args_class: type[Any], words: Sequence[str]) -> Any:
     except SystemExit as end:
         if end.code in (0, None):
             raise HelpRequestedError(_wrapped(stdout.getvalue().rstrip())) from None
-        raise UsageError(f"{_unframed(stderr.getvalue())}; see sim2real {command} --help") from None
+        complaint = _unframed(stderr.getvalue())
+        raise UsageError(f"{_of_numbers(args_class, complaint, words)}; see sim2real {command} --help") from None
 
 
 def _with_docs(args_class: type[Any]) -> type[Any]:
@@ -137,3 +138,49 @@ def _unframed(complaint: str) -> str:
     _, *paragraphs = re.split(r"\n\s*-{3,}\s*\n", complaint)
     told = "; ".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return re.sub("(; )?(For full helptext|Argument helptext).*", "", told)
+
+
+def _of_numbers(args_class: type[Any], complaint: str, words: Sequence[str]) -> str:
+    """Return a complaint about an option that takes numbers in words of our own; any other as it is.
+
+    Of an option that may be left out, tyro lists how each type of the union failed.
+    """
+    import typing
+
+    told = re.match(r"Error parsing (--[\w-]+): ", complaint)
+    if told is None:
+        return complaint
+    option = told[1]
+    hint = typing.get_type_hints(args_class).get(option[2:].replace("-", "_"))
+    # tuple[int, ...] | None: the None is what it is without.
+    present = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    wanted = _numbers(hint if typing.get_origin(hint) is tuple or not present else present[0], option)
+    return complaint if wanted is None else f"{option}: expected {wanted}, got {_given(option, words)}"
+
+
+def _numbers(kind: Any, option: str) -> str | None:
+    """Return in words how the numbers of a type are typed; None: it is not of numbers."""
+    import typing
+
+    one = {int: "an integer", float: "a number"}
+    if kind in one:
+        return one[kind]
+    items = typing.get_args(kind) if typing.get_origin(kind) is tuple else ()
+    if not items or items[0] not in one:
+        return None
+    many = f"{one[items[0]].split()[1]}s with spaces between them"
+    return f"{many}, e.g. {option} 64 64" if items[-1] is ... else f"{len(items)} {many}"
+
+
+def _given(option: str, words: Sequence[str]) -> str:
+    """Return what was typed after the last mention of an option, as it was typed."""
+    given: list[str] = []
+    taking = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            taking = name.replace("_", "-") == option
+            given = ([value] if equals else []) if taking else given
+        elif taking:
+            given.append(word)
+    return " ".join(given)

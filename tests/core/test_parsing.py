@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,41 @@ def test_a_complaint_is_one_line(typed: list[str]) -> None:
     with pytest.raises(UsageError, match="see sim2real try --help") as error:
         parse("try", Args, typed)
     assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a command takes that measures."""
+
+    hidden: tuple[int, ...] | None = None
+    """Widths."""
+    num_envs: tuple[int, ...] = (8,)
+    """Sizes."""
+    command_delay: tuple[float, float] | None = None
+    """Ends."""
+    workers: int | None = None
+    """How many."""
+    seconds: float = 1.0
+    """How long."""
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("--hidden [64,64]", "--hidden: expected integers with spaces between them, e.g. --hidden 64 64, got [64,64]"),
+        ("--hidden=64,64", "--hidden: expected integers with spaces between them, e.g. --hidden 64 64, got 64,64"),
+        ("--hidden 64 b --workers 2", "--hidden: expected integers .*, got 64 b"),
+        ("--num_envs 256,1024", "--num-envs: expected integers with spaces between them, e.g. .*, got 256,1024"),
+        ("--command-delay 0,0.02", "--command-delay: expected 2 numbers with spaces between them, got 0,0.02"),
+        ("--workers many", "--workers: expected an integer, got many"),
+        ("--seconds -x", "--seconds"),
+        ("--seconds 1s", "--seconds: expected a number, got 1s"),
+    ],
+)
+def test_numbers_are_asked_for_in_words(typed: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told.replace("[", r"\[")) as error:
+        parse("try", Numbers, typed.split())
+    assert not re.search("None|INT|FLOAT|tuple", str(error.value))
 
 
 def test_help_says_what_may_be_repeated() -> None:
