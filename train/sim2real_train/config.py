@@ -15,12 +15,20 @@ from sim2real.tasks import Task
 from sim2real.tasks.ranges import with_own_ranges
 from sim2real_train.device import DeviceName
 from sim2real_train.distill import DistillConfig
-from sim2real_train.limits import check_limits
+from sim2real_train.limits import Finite, check_limits
 from sim2real_train.models import ModelConfig
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.sac import SacConfig
 
-__all__ = ["AlgorithmConfig", "PlacementConfig", "TrainConfig", "check_config", "config_sha256", "training_ranges"]
+__all__ = [
+    "AlgorithmConfig",
+    "FileRef",
+    "PlacementConfig",
+    "TrainConfig",
+    "check_config",
+    "config_sha256",
+    "training_ranges",
+]
 
 AlgorithmConfig: TypeAlias = PpoConfig | SacConfig | DistillConfig
 Workers: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -50,7 +58,16 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     acts in them on the CPU."""
 
 
-class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FileRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which file something was read from."""
+
+    name: str
+    """Without its folder."""
+    sha256: str
+
+
+# What has a default is left out where it has it: configurations from before there was such a field stay what they were.
+class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that the learned weights depend on, but the number of iterations."""
 
     task: str
@@ -76,6 +93,12 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where it runs."""
     algorithm: AlgorithmConfig
     """How is learned."""
+    randomization_file: FileRef | None = None
+    """Where `randomization` was read from; the ranges themselves are in the configuration."""
+    rewards: dict[str, Finite] = {}
+    """Weights of terms of the task's reward, in place of the task's own."""
+    terminations: dict[str, bool] = {}
+    """Terminations of the task by name; false: it ends no episode in training."""
 
     @property
     def num_states(self) -> int:

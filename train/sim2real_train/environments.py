@@ -21,6 +21,7 @@ from sim2real_train.evaluate import BatchPolicy, Episodes, Evaluation, judge, ru
 from sim2real_train.models import encoder_columns
 from sim2real_train.ppo import PpoConfig
 from sim2real_train.reflection import Reflections
+from sim2real_train.terms import check_terms, with_ends, with_weights
 
 __all__ = ["check_task", "columns_of", "evaluate_on", "mirror_of", "sizes_of", "training_env", "verdict"]
 
@@ -43,6 +44,9 @@ def check_task(config: TrainConfig) -> None:
                 raise InputError(
                     f"{config.task}: has its own physics; leave out --{'latency' if option == 'delays' else option}"
                 )
+        for field in ("rewards", "terminations"):
+            if getattr(config, field):
+                raise InputError(f"{config.task}: has its own {field}; leave out --set {field}.NAME")
         if config.model.privileged:
             raise InputError(f"{config.task}: no teachers are trained in foreign environments; leave out --privileged")
         mirror_of(config)
@@ -52,6 +56,7 @@ def check_task(config: TrainConfig) -> None:
     if config.model.privileged and not task.critic:
         raise InputError(f"{config.task}: a critic sees no more than the policy; leave out --privileged")
     check_robot(training_ranges(config, task), task.robot, task.scene)
+    check_terms(config, task)
     columns_of(config)
     mirror_of(config)
 
@@ -62,7 +67,7 @@ def training_env(
     """Return `num_envs` environments to learn in; what led to a diverged simulation goes to the folder `dumps`."""
     if is_foreign(config.task):
         return GymTaskEnv(config.task, num_envs, seed=seed, num_threads=num_threads)
-    task = _task(config)
+    task = with_ends(config, _task(config))
     return TaskEnv(
         msgspec.structs.replace(
             task,
@@ -144,5 +149,6 @@ def verdict(config: TrainConfig, parts: list[Episodes]) -> Evaluation:
 
 
 def _task(config: TrainConfig) -> Task:
-    task = get_task(config.task, config.robot)
+    """Return the task as a run's policies are judged: nothing that the run learns otherwise by changes the goal."""
+    task = with_weights(config, get_task(config.task, config.robot))
     return task if config.delays is None else msgspec.structs.replace(task, delays=config.delays)

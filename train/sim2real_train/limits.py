@@ -21,6 +21,7 @@ __all__ = [
     "Steps",
     "Width",
     "allowed_of",
+    "allowed_within",
     "check_limits",
 ]
 
@@ -61,6 +62,12 @@ def check_limits(config: msgspec.Struct) -> None:
 def allowed_of(config: msgspec.Struct, field: str) -> str:
     """Return what a field may be, in words; empty where its type says no more than its value shows."""
     return _words(_fields(config)[field])
+
+
+def allowed_within(config: msgspec.Struct, field: str) -> str:
+    """Return what each value of a field that holds values by name may be, in words."""
+    kind = _fields(config)[field].value_type
+    return "true or false" if isinstance(kind, msgspec.inspect.BoolType) else _words(kind)
 
 
 def _at(config: msgspec.Struct, path: str) -> tuple[str, Any, str]:

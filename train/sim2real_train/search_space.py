@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
@@ -101,7 +101,11 @@ def check_space(base: TrainConfig, axes: Sequence[Axis]) -> dict[str, tuple[Any,
 
 def _value(config: msgspec.Struct, name: str) -> Any:
     value: Any = config
-    for field in name.split("."):
+    path = name.split(".")
+    for depth, field in enumerate(path):
+        if isinstance(value, dict):
+            # Names that a task gives may have dots of their own.
+            return cast("dict[str, Any]", value)[".".join(path[depth:])]
         value = getattr(value, field)
     return value
 

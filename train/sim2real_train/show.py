@@ -12,13 +12,16 @@ from sim2real.randomization import ParameterRange
 from sim2real.tasks import get_task
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.config import TrainConfig, training_ranges
+from sim2real_train.limits import allowed_within
 from sim2real_train.overrides import Field, describe
+from sim2real_train.terms import check_terms
 from sim2real_train.trainer import Schedule
 
 __all__ = ["SCHEDULE", "Range", "Shown", "show"]
 
 SCHEDULE: Final = ("iterations", "save_every", "evaluate_every", "evaluate_starts", "restarts")
 """Fields of `Schedule` that are shown, as ``schedule.<field>``; the options that set them have the same names."""
+_SHOWN_OTHERWISE: Final = ("randomization", "randomization_file", "rewards", "terminations")
 _RELATIVE: Final = {"set": "", "scale": " times the model's", "add": " added to the model's"}
 
 
@@ -54,7 +57,8 @@ def show(config: TrainConfig, schedule: Schedule, allowed: Mapping[str, str]) ->
     Raises:
         InputError: There is no such task, or its robot cannot be had.
     """
-    settings = [row for row in describe(config) if row.name.partition(".")[0] != "randomization"]
+    settings = [row for row in describe(config) if row.name.partition(".")[0] not in _SHOWN_OTHERWISE]
+    settings += [] if is_foreign(config.task) else _terms(config)
     times = [
         msgspec.structs.replace(row, name=f"schedule.{row.name}", allowed=allowed[row.name])
         for row in describe(schedule)
@@ -70,6 +74,30 @@ def show(config: TrainConfig, schedule: Schedule, allowed: Mapping[str, str]) ->
     ]
     shown = Shown(config=config, fields=[*settings, *times], ranges=ranges)
     return Outcome(passed=True, result=shown, summary="\n".join(lines))
+
+
+def _terms(config: TrainConfig) -> list[Field]:
+    """Return the weights of all terms of the task's reward, and which of its terminations end episodes in training."""
+    task = get_task(config.task, config.robot)
+    check_terms(config, task)
+    weights = {name: config.rewards.get(name, reward.weight) for name, reward in task.rewards.items()}
+    meanings = {
+        name: f"Weight of this term of the reward; the task's own: {_json(task.rewards[name].weight)}."
+        for name in weights
+    }
+    ends = {name: config.terminations.get(name, True) for name in task.terminations}
+    return [
+        *_by_name(config, "rewards", weights, meanings),
+        *_by_name(config, "terminations", ends, dict.fromkeys(ends, "Whether this ends episodes in training.")),
+    ]
+
+
+def _by_name(config: TrainConfig, field: str, values: Mapping[str, Any], meanings: Mapping[str, str]) -> list[Field]:
+    allowed = allowed_within(config, field)
+    return [
+        Field(name=f"{field}.{name}", value=value, meaning=meanings[name], allowed=allowed)
+        for name, value in values.items()
+    ]
 
 
 def _ranges(config: TrainConfig) -> list[Range]:
