@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -47,32 +47,44 @@ class PlayArgs:
     included, as a real one would be.
     """
 
-    task: tyro.conf.Positional[str]
-    """The task; sim2real tasks lists them."""
-    policy: Path | None = None
-    """Policy bundle that drives; by default nobody does, and all actions are 0."""
-    robot: str | None = None
-    """Another robot to do the task: a name, a path to an MJCF or menagerie:NAME; by default the policy's, if
-    that is out of a file, else the task's own."""
+    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
+    """Name of the task; `sim2real tasks` lists them."""
+    policy: Annotated[
+        Path | None, tyro.conf.arg(metavar="BUNDLE", help_behavior_hint="(default: nobody drives, all actions are 0)")
+    ] = None
+    """Policy bundle that drives."""
+    robot: Annotated[
+        str | None,
+        tyro.conf.arg(
+            metavar="ROBOT", help_behavior_hint="(default: the policy's, if that is out of a file, else the task's own)"
+        ),
+    ] = None
+    """Another robot to do the task: a name from `sim2real robots`, a path to an MJCF, or menagerie:NAME."""
     engine: EngineName = "mujoco"
     """Which simulator moves the robot."""
-    video: Path | None = None
+    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: a window)")] = None
     """MP4 file to make instead of opening a window; needs no display."""
-    web: int | None = None
+    web: Annotated[int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="(default: a window)")] = None
     """Port on which a browser of this machine sees the robot, e.g. 8080; sliders set the operator's inputs."""
-    seconds: float | None = None
-    """Simulated time [s]; by default one episode into a video, and in a window or a browser until it ends."""
+    seconds: Annotated[
+        float | None,
+        tyro.conf.arg(
+            metavar="SECONDS",
+            help_behavior_hint="(default: one episode into a video; in a window or a browser until it is closed)",
+        ),
+    ] = None
+    """Simulated time [s]."""
     seed: int = 0
     """Seed of starts, commands and measurement errors."""
     num_envs: int = 1
     """Environments that are simulated together."""
-    command: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    command: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")] = ()
     """Operator inputs to hold, e.g. forward=0.5 turn=0; the others are drawn by the task."""
     ideal: bool = False
     """Exact measurements, and nothing is late: without the sensor errors and delays that the task trains with."""
-    inference: str = "onnxruntime-cpu"
+    inference: Annotated[str, tyro.conf.arg(metavar="ENGINE")] = "onnxruntime-cpu"
     """Inference engine of the policy."""
-    trust: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    trust: Annotated[tyro.conf.UseAppendAction[tuple[Path, ...]], tyro.conf.arg(metavar="FILE")] = ()
     """Public keys of signers; with any given, a bundle that another signed is refused."""
 
 

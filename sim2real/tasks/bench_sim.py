@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -52,18 +52,18 @@ class BenchSimArgs:
     else this machine does, meet both; figures are of the median block.
     """
 
-    task: tyro.conf.Positional[str]
-    """The task; sim2real tasks lists them."""
-    num_envs: tuple[int, ...] = (256, 1024, 4096)
-    """Numbers of environments to measure with."""
+    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
+    """Name of the task; `sim2real tasks` lists them."""
+    num_envs: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT...")] = (256, 1024, 4096)
+    """Numbers of environments to measure with, e.g. --num-envs 256 1024."""
     threads: int = 2
     """Threads that step the simulation."""
     seconds: float = 3.0
     """Time [s] to measure each number of environments."""
     engine: EngineName = "mujoco"
     """Which simulator."""
-    robot: str | None = None
-    """Another robot to do the task: a name, a path to an MJCF or menagerie:NAME; by default the task's own."""
+    robot: Annotated[str | None, tyro.conf.arg(metavar="ROBOT", help_behavior_hint="(default: the task's own)")] = None
+    """Another robot to do the task: a name from `sim2real robots`, a path to an MJCF, or menagerie:NAME."""
     profile: bool = False
     """Show where the time of a control step goes, in a run of its own that is a little slower."""
     seed: int = 0

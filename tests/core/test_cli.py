@@ -248,6 +248,16 @@ def test_help_lists_every_command() -> None:
         assert command.help in done.stdout
 
 
+@pytest.mark.parametrize("words", [["tune"], ["play"], ["bench", "sim"]], ids=" ".join)
+def test_help_names_what_an_option_takes_and_what_it_is_without(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "TASK" in text
+    assert [raw for raw in ("{None", "(default: None)", "STR", "PATH") if raw in text] == []
+
+
 def test_help_of_a_group_lists_its_commands_alone() -> None:
     listed = sim2real("edge", "--help").stdout
     assert "edge run" in listed

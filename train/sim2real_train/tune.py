@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 import tyro
@@ -57,11 +57,11 @@ class TuneArgs:
     the trials, each with its last checkpoint whole, and tune.json tells of them.
     """
 
-    task: tyro.conf.Positional[str]
-    """Name of the task."""
-    out: Path
+    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
+    """Name of the task; `sim2real tasks` lists them."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the search."""
-    space: tyro.conf.UseAppendAction[tuple[str, ...]]
+    space: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUES")]
     """What is drawn: NAME=LOW..HIGH (evenly), NAME=log:LOW..HIGH (evenly in the logarithm) or NAME=A|B|C, where NAME is
     a field as of `sim2real train --show`, e.g. algorithm.learning_rate=log:1e-4..1e-2 'model.activation=elu|tanh'; of a
     field that takes integers, integers are drawn, both ends included."""
@@ -69,8 +69,10 @@ class TuneArgs:
     """Number of trainings."""
     at_once: int = 1
     """How many of them run at the same time."""
-    iterations: int | None = None
-    """Iterations of a trial that is not ended early; without this, the task's preset."""
+    iterations: Annotated[
+        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: that of the task's preset)")
+    ] = None
+    """Iterations of a trial that is not ended early."""
     metric: Metric = "mean_reward"
     """What is to be high: mean_reward per step, mean_return of episodes (none ends in the first iterations), or the
     success, where it is measured. Trials are ranked by the last value that they had."""
@@ -78,7 +80,7 @@ class TuneArgs:
     """Iterations that every trial may make before it can be ended."""
     seed: int = 0
     """Seeds what is drawn."""
-    train_args: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    train_args: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="OPTION")] = ()
     """Further options of every training, e.g. --train-args=--num-envs=128."""
 
 
