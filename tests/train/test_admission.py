@@ -79,6 +79,12 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.admission.lose(ticket)
         assert (self.admission.waiting, self.admission.accepted, self.admission.refused - 1) == before
 
+    @rule(gone=st.integers(0, 4))
+    def lose_some_of_a_batch(self, gone: int) -> None:
+        batch = self.admission.take()
+        if batch is not None:
+            self.admission.give_back(batch, batch[:gone])
+
     @rule()
     def learn(self) -> None:
         self._learn()

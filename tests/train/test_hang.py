@@ -1,4 +1,4 @@
-"""How long a worker may be silent, and what becomes of a real one that is. About 15 s."""
+"""How long a worker may be silent, and what becomes of a real one that is. About 10 s."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim2real_train.checkpoint import read_checkpoint
 from sim2real_train.hang import HangLimit, Silence
 from sim2real_train.placements import Machines, placed
 from sim2real_train.watch import WorkerLostError
-from tests.train.builders import TASK, children_named, small_config
-from tests.train.processes import PATIENCE, SIM2REAL, ended_at_last, read_until, told, wait_for_iteration
+from tests.train.builders import children_named, small_config
+from tests.train.processes import PATIENCE
 
 SECONDS = st.floats(0.0, 1e5)
 
@@ -49,7 +48,7 @@ def test_more_episodes_have_more_time(seconds: float, few: int, many: int) -> No
 def test_a_limit_of_ones_own_is_not_meant_for_measurements_and_checkpoints() -> None:
     hang = HangLimit(5.0)
     hang.took("collect", 100.0)
-    assert [hang.of(work) for work in ("collect", "score", "learn", "publish")] == [5.0] * 4
+    assert [hang.of(work) for work in ("collect", "feed", "score", "learn", "publish")] == [5.0] * 5
     assert [hang.of(work) for work in ("start", "load", "save", "evaluate")] == [600.0] * 4
 
 
@@ -94,27 +93,3 @@ def test_a_real_worker_that_hangs_is_lost(tmp_path: Path) -> None:
         with pytest.raises(WorkerLostError, match=r"^worker [01] has not answered for 1 s \(it is stopped, or its"):
             workers.collect()
     stopped.wait(PATIENCE)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_from_its_checkpoint_after_a_worker_hung(tmp_path: Path) -> None:
-    words = ("--num-envs=8", "--num-steps=16", "--hidden=16", "--iterations=1000000", "--save-every=2")
-    with ended_at_last(
-        subprocess.Popen(
-            [SIM2REAL, "train", TASK, f"--out={tmp_path}", *words, "--hang-limit=3", "--restarts=1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    ) as process:
-        wait_for_iteration(process, 4)
-        (worker,) = children_named("ray::Replica", of=process.pid)
-        worker.suspend()
-        read_until(process, lambda seen: b"going on from iteration" in seen)
-        before = read_checkpoint(tmp_path / "checkpoint").state.iteration
-        wait_for_iteration(process, before + 4)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=PATIENCE)
-    assert told(stderr, "train")[-1].startswith("error: interrupted; the checkpoint of iteration")
-    assert read_checkpoint(tmp_path / "checkpoint").state.iteration > before
-    worker.wait(PATIENCE)

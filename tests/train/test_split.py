@@ -271,6 +271,7 @@ def test_chunks_that_cannot_be_shared_equally_are_refused(
 
 def test_evaluation_is_shared_and_workers_see_no_gpu(disaggregated: MakeDisaggregated) -> None:
     placement = disaggregated(pools(Naps(), sims=1, learners=2, chunks=2), max_staleness=0)
+    iterate(placement, 1)
     parts = placement.evaluate(5, 7)
     assert [part.time_to_goal for part in parts] == [[7.0] * 3, [8.0] * 3]
     (sim,) = children_named("SleepingSim")

@@ -11,6 +11,7 @@ is too old when it would be learned.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -75,7 +76,7 @@ class Admission(Generic[Chunk]):
         accepted: Chunks that were learned or wait for it.
         staleness: How many learned chunks missed how many updates.
         dropped: Chunks that were too old.
-        lost: Chunks whose worker died.
+        lost: Chunks whose worker died, or the machine that held them.
         refused: Answers that belong to no running chunk, because they were counted before.
     """
 
@@ -149,6 +150,14 @@ class Admission(Generic[Chunk]):
         batch, self._waiting = self._waiting[: self.chunks_per_update], self._waiting[self.chunks_per_update :]
         self.staleness.update(self.version - arrival.version for arrival in batch)
         return batch
+
+    def give_back(self, batch: Sequence[Arrival[Chunk]], lost: Sequence[Arrival[Chunk]]) -> None:
+        """Take a batch back that cannot be learned, because some of it is `lost`; the rest is the first of the next."""
+        self.staleness.subtract(self.version - arrival.version for arrival in batch)
+        self.accepted -= len(lost)
+        self.lost += len(lost)
+        gone = {arrival.ticket for arrival in lost}
+        self._waiting = [*(arrival for arrival in batch if arrival.ticket not in gone), *self._waiting]
 
     def updated(self) -> None:
         """Count an update of the weights."""

@@ -80,7 +80,10 @@ class LearnerRole(Protocol):
     """A replica of the learner, alone or with peers that average their gradients."""
 
     def feed(self, infos: Sequence[ChunkInfo], *chunks: Arrays) -> None:
-        """Take in this replica's share of a batch; the arrays are of a store, and must be copied to be kept."""
+        """Take in this replica's share of a batch, in place of one that was given and not yet scored.
+
+        The arrays are of a store, and must be copied to be kept.
+        """
         ...
 
     def score(self) -> Moments:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -39,6 +40,8 @@ CONNECT_SECONDS: Final = 5.0
 """How long a cluster may take to accept a connection."""
 JOIN_SECONDS: Final = 30.0
 """How long it may take to admit a driver, the start of a Python included."""
+_NODES_SECONDS: Final = 1.0
+"""How often a cluster is asked which nodes it has."""
 _LOOPBACK: Final = "127.0.0.1"
 _TOKEN: Final = secrets.token_hex(32)
 """Who may talk to private instances: this process and its workers. Ray reads it once in a process, hence one."""
@@ -93,13 +96,14 @@ def local_cluster(num_cpus: int, *, num_gpus: int = 0, object_store_bytes: int =
 
 
 @contextlib.contextmanager
-def remote_cluster(address: str, workers: Sequence[tuple[int, int]]) -> Generator[Path]:
+def remote_cluster(address: str, workers: Sequence[tuple[int, int]], *, patience: float = 0.0) -> Generator[Path]:
     """Join a cluster; yield a folder of this machine. At the end the workers are gone and the cluster stays.
 
     Args:
         address: Where its head node listens, ``HOST:PORT`` as `ray start --head` prints it, or ``auto`` for the one
             that runs on this machine.
         workers: CPUs and GPUs of each worker.
+        patience: How long [s] to wait until the cluster has what they need, as one does whose node is replaced.
 
     Raises:
         InputError: No cluster answers there, it is of another version, or it has not what the workers need.
@@ -107,8 +111,31 @@ def remote_cluster(address: str, workers: Sequence[tuple[int, int]]) -> Generato
     _probe(address)
     with _session() as folder:
         _init(_ENVIRONMENT, folder, address=address)
-        check_fits(workers, cast("list[dict[str, Any]]", ray.nodes()))
+        _wait_until_fits(workers, patience)
         yield folder
+
+
+def _wait_until_fits(workers: Sequence[tuple[int, int]], patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline and not _is_whole(workers):
+        time.sleep(_NODES_SECONDS)
+    check_fits(workers, cast("list[dict[str, Any]]", ray.nodes()))
+
+
+def _is_whole(workers: Sequence[tuple[int, int]]) -> bool:
+    """Whether the cluster has what the workers need, and none of its nodes is dead without its knowing.
+
+    That takes it half a minute, in which it starts workers there, which are lost at once.
+    """
+    nodes = [node for node in cast("list[dict[str, Any]]", ray.nodes()) if node["Alive"]]
+    try:
+        check_fits(workers, nodes)
+        for node in nodes:
+            where = (node["NodeManagerAddress"], node["NodeManagerPort"])
+            socket.create_connection(where, timeout=CONNECT_SECONDS).close()
+    except (InputError, OSError):
+        return False
+    return True
 
 
 def check_machine(workers: Sequence[tuple[int, int]]) -> None:

@@ -17,7 +17,7 @@ _LEAST: Final = 60.0
 """Least limit [s] of collecting, which takes as long every time; whatever else has no less than the first time."""
 _TIMES: Final = 20.0
 """Limit as a multiple of the longest time so far."""
-_CHOSEN: Final = ("collect", "score", "learn", "publish")
+_CHOSEN: Final = ("collect", "feed", "score", "learn", "publish")
 """Work that a limit of the user's own is meant for. A measurement of many episodes takes what it takes."""
 _STARTS: Final = 256.0
 """Episodes of a measurement that the first limit is meant for; more have more time."""

@@ -8,11 +8,13 @@ Which chunks are learned when, and with which weights they were collected, does 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from sim2real.errors import InputError
+from sim2real_train.admission import Arrival
 from sim2real_train.chunks import Collected, WorkerState
 from sim2real_train.sim_pool import Finished, Lost
-from sim2real_train.split import Pools, Split
+from sim2real_train.split import Chunk, Pools, Split
 
 __all__ = ["Overlapped"]
 
@@ -65,6 +67,10 @@ class Overlapped(Split):
         if isinstance(news, Lost):
             # Another chunk in its place, with the weights of the others.
             self._to_begin[news.ticket.rank] += 1
+
+    def _lose(self, batch: Sequence[Arrival[Chunk]], lost: Sequence[Arrival[Chunk]]) -> None:
+        super()._lose(batch, lost)
+        self._to_begin.update(arrival.ticket.rank for arrival in lost)
 
     def _sim_states(self) -> list[WorkerState]:
         """Once the next batch is there, since when a worker is asked in between depends on the others."""

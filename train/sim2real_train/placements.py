@@ -30,6 +30,8 @@ _SERVER_PATIENCE: Final = 0.002
 """How long [s] a request waits for others at the inference server."""
 _WORKERS_PER_CPU: Final = 8
 """Of this machine; more of them would share its memory for nothing."""
+_START_PATIENCE: Final = 120.0
+"""How long [s] workers may take to start."""
 _SPARE: Final = 64 * 1024 * 1024
 """Of the object store, for weights and checkpoints [bytes]."""
 
@@ -45,6 +47,8 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     """Simulator workers that there may be once the cluster has grown; 0: as many as at the start."""
     hang_limit: float | None = None
     """Longest time [s] that a worker may take to collect or to learn; None: as `HangLimit` learns it."""
+    patience: float = 0.0
+    """How long [s] to wait for nodes that a cluster should have, beside the time that workers need to start."""
 
 
 @contextmanager
@@ -65,7 +69,7 @@ def placed(config: TrainConfig, machines: Machines, *, dumps: Path) -> Generator
         gpus = sum(gpus for _, gpus in needs)
         cluster = local_cluster(len(needs), num_gpus=gpus, object_store_bytes=_store_bytes(config))
     else:
-        cluster = remote_cluster(machines.address, needs)
+        cluster = remote_cluster(machines.address, needs, patience=machines.patience)
     with cluster as folder:
         placement = _build(config, machines, folder, dumps.absolute())
         try:
@@ -151,7 +155,13 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
             return actor, actor.start.remote(config, rank, rendezvous, machines.num_threads, dumps)
 
         env_steps = config.num_envs * config.algorithm.num_steps
-        return Colocated(spawn_replica, config.num_workers, env_steps=env_steps, hang_limit=machines.hang_limit)
+        return Colocated(
+            spawn_replica,
+            config.num_workers,
+            env_steps=env_steps,
+            patience=_START_PATIENCE + machines.patience,
+            hang_limit=machines.hang_limit,
+        )
     server = _inference_server(config) if where.inference == "server" else None
 
     def spawn_sim(rank: int, incarnation: int) -> tuple[Any, Any]:
@@ -168,6 +178,7 @@ def _build(config: TrainConfig, machines: Machines, folder: Path, dumps: Path) -
         num_sims=config.num_workers,
         num_learners=where.learners,
         chunks_per_update=chunks_per_update(config),
+        patience=_START_PATIENCE + machines.patience,
         hang_limit=machines.hang_limit,
     )
     if where.kind == "overlapped":

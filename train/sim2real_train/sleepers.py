@@ -44,6 +44,9 @@ class Naps(msgspec.Struct, frozen=True, kw_only=True):
     """How likely a chunk takes longer, and how many times as long."""
     env_steps: int = 1
     """Of a chunk."""
+    num_bytes: int = 0
+    """Of a chunk, beside its few figures; small ones are kept by whoever asked for them, large ones where they were
+    made."""
     dies_at: tuple[int, int] = (-1, -1)
     """The worker of this rank (of every rank, if -1) ends itself when it is asked for the chunk of this sequence."""
 
@@ -70,6 +73,7 @@ class SleepingSim:
         chunk = {
             "version": np.array(version if weights is None else weights["version"]),
             "ticket": np.array([self._rank, self._incarnation, ticket.sequence]),
+            "rest": np.zeros(naps.num_bytes, np.uint8),
         }
         info = ChunkInfo(
             ticket=ticket,
@@ -105,15 +109,19 @@ class SleepingLearner:
         self._naps = naps
         self._version = 0
         self._fed: list[list[int]] = []
+        self._share: list[list[int]] = []
 
     def feed(self, infos: tuple[ChunkInfo, ...], *chunks: Arrays) -> None:
-        """Keep version, version of the weights, and ticket of each chunk."""
+        """Take version, version of the weights, and ticket of each chunk."""
+        self._share = []
         for info, chunk in zip(infos, chunks, strict=True):
             assert [info.ticket.rank, info.ticket.incarnation, info.ticket.sequence] == chunk["ticket"].tolist()
-            self._fed.append([self._version, int(chunk["version"]), *chunk["ticket"].tolist()])
+            self._share.append([self._version, int(chunk["version"]), *chunk["ticket"].tolist()])
 
     def score(self) -> Moments:
-        """Sleep as long as scoring takes."""
+        """Keep what it was fed; sleep as long as scoring takes."""
+        self._fed += self._share
+        self._share = []
         time.sleep(self._naps.score)
         return Moments.of(np.zeros((1, 1)))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ObjectLostError, RayError
 
 from sim2real.errors import InputError, Sim2RealError
 from sim2real_train.actors import HUNG, answers, died, ready, silent, started
@@ -70,6 +70,9 @@ class Split(ABC):
                 "learners; give a multiple"
             )
         self._hang = HangLimit(pools.hang_limit)
+        # First, while there is room on the controller's own node: the run outlives every other one.
+        spawned = [pools.learners(rank, 0) for rank in range(pools.num_learners)]
+        self._learners = [actor for actor, _ in spawned]
         self.pool = SimPool(
             pools.sims, pools.num_sims, most_deaths=pools.most_deaths, patience=pools.patience, hang=self._hang
         )
@@ -78,16 +81,13 @@ class Split(ABC):
         )
         self._num_sims = pools.num_sims
         self._server = server
-        self._batch: list[Arrival[Chunk]] = []
-        spawned = [pools.learners(rank, 0) for rank in range(pools.num_learners)]
-        self._learners = [actor for actor, _ in spawned]
         try:
             started([call for _, call in spawned], limit=pools.patience)
         except Sim2RealError:
             self.close()
             raise
         self._weights: Any = None
-        answers(self._spread_weights(), limit=self._hang.of("load"), who="inference server")
+        self._spread_first_weights()
         self._stages = Stages()
 
     @abstractmethod
@@ -99,17 +99,9 @@ class Split(ABC):
         """Let idle simulator workers begin what they may."""
 
     def score(self) -> list[Moments]:
-        """Hand the batch to the learners, an equal share to each; let them compute advantages and value targets."""
-        batch, self._batch = self._batch, []
-        share = len(batch) // len(self._learners)
+        """Let all learners compute advantages and value targets of the batch."""
         with self._stages.spend("score"):
-            fed: list[Any] = []
-            for rank, learner in enumerate(self._learners):
-                infos, chunks = zip(*(each.chunk for each in batch[rank * share : (rank + 1) * share]), strict=True)
-                fed.append(learner.feed.remote(infos, *chunks))
-            scored = self._all("score")
-            self._wait("score", fed)
-            return self._wait("score", scored)
+            return self._wait("score", self._all("score"))
 
     def learn(self, advantages: Moments) -> list[dict[str, float]]:
         """Let all learners learn, minibatch by minibatch together."""
@@ -120,8 +112,13 @@ class Split(ABC):
         """Give every learner the observations of all, for its normaliser; what begins now has the new weights."""
         with self._stages.spend("publish"):
             self._wait("publish", self._all("publish", observations))
+            # Who acts has them when it begins: a simulator that waited for a learner would seem to hang.
+            weights = self._learners[0].acting_weights.remote()
+            with self._hang.timed("publish") as limit:
+                if self._pump_until_ready([weights], limit):
+                    raise silent([weights], limit, "learner")
             self.admission.updated()
-            self._wait("publish", self._spread_weights(), who="inference server")
+            self._wait("publish", self._spread(weights), who="inference server")
 
     def evaluate(self, starts: int, seed: int) -> list[Episodes]:
         """Run whole episodes of the present policy; the learners share the starts equally, rounded up."""
@@ -156,7 +153,7 @@ class Split(ABC):
             chunks_per_update=self.admission.chunks_per_update,
             version=checkpoint.state.iteration,
         )
-        answers(self._spread_weights(), limit=self._hang.of("load"), who="inference server")
+        self._spread_first_weights()
 
     def stages(self) -> dict[str, float]:
         """Return where time, bytes and chunks went since the last call (`Stages.report`), and counts of the run."""
@@ -180,25 +177,51 @@ class Split(ABC):
         for learner in self._learners:
             ray.kill(learner)
 
-    def _spread_weights(self) -> list[Any]:
-        """Let the newest weights be those that act, by reference and put once; return what to wait for."""
+    def _spread_first_weights(self) -> None:
+        """Let simulators act with what the learners begin with; none of them is at work yet."""
         weights = self._learners[0].acting_weights.remote()
+        limit = self._hang.of("load")
+        if not ready([weights], count=1, timeout=limit):
+            raise silent([weights], limit, "learner")
+        answers(self._spread(weights), limit=limit, who="inference server")
+
+    def _spread(self, weights: Any) -> list[Any]:
+        """Let weights be those that act, by reference and put once; return what to wait for."""
         if self._server is None:
             self._weights = weights
             return []
         return [self._server.set_weights.remote(weights, self.admission.version)]
 
     def _take_batch(self) -> list[Collected] | None:
-        """Take the next batch, if it is there, in an order that does not depend on what finished first."""
-        batch = self.admission.take()
-        if batch is None:
+        """Hand the next batch to the learners, if it is there; its order does not depend on what finished first."""
+        taken = self.admission.take()
+        if taken is None:
             return None
-        self._batch = sorted(batch, key=lambda arrival: arrival.ticket)
-        infos = [arrival.chunk[0] for arrival in self._batch]
-        for arrival, info in zip(self._batch, infos, strict=True):
-            staleness = self.admission.version - arrival.version
+        batch = sorted(taken, key=lambda arrival: arrival.ticket)
+        if not self._feed(batch):
+            self._lose(batch, [arrival for arrival in batch if _is_lost(arrival.chunk[1])])
+            return None
+        for arrival in batch:
+            info, staleness = arrival.chunk[0], self.admission.version - arrival.version
             self._stages.add(info.collected, env_steps=info.env_steps, staleness=staleness)
-        return [info.collected for info in infos]
+        return [arrival.chunk[0].collected for arrival in batch]
+
+    def _feed(self, batch: Sequence[Arrival[Chunk]]) -> bool:
+        """Give each learner an equal share of a batch; return whether all of it was still there."""
+        share = len(batch) // len(self._learners)
+        fed: list[Any] = []
+        for rank, learner in enumerate(self._learners):
+            infos, chunks = zip(*(each.chunk for each in batch[rank * share : (rank + 1) * share]), strict=True)
+            fed.append(learner.feed.remote(infos, *chunks))
+        try:
+            self._wait("feed", fed)
+        except ObjectLostError:
+            return False
+        return True
+
+    def _lose(self, batch: Sequence[Arrival[Chunk]], lost: Sequence[Arrival[Chunk]]) -> None:
+        """Account for chunks that went with the machine which held them."""
+        self.admission.give_back(batch, lost)
 
     def _pump(self, others: Sequence[Any] = ()) -> None:
         """Begin what may begin, wait until a simulator worker or one of the `others` answers, and account for it."""
@@ -262,3 +285,12 @@ class Split(ABC):
 
     def _all(self, method: str, *args: object) -> list[Any]:
         return [getattr(learner, method).remote(*args) for learner in self._learners]
+
+
+def _is_lost(chunk: Any) -> bool:
+    """Whether nobody has the arrays of a chunk any more."""
+    try:
+        ray.get(chunk)
+    except ObjectLostError:
+        return True
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -30,6 +31,9 @@ from sim2real_train.watch import WorkerLostError
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
+
+_NODE_SECONDS: Final = 600.0
+"""How long a cluster may take to replace a node."""
 
 class TrainingStoppedError(Sim2RealError):
     """Training ended early; the message says how to go on."""
@@ -99,6 +103,7 @@ def train(
         for left in reversed(range(schedule.restarts + 1)):
             start = _resumed(config, schedule, out) if has_checkpoint(_checkpoint(out)) else None
             if start is None:
+        before: WorkerLostError | None = None
                 clear(out)
             note_attempt(out, config, 0 if start is None else start.state.iteration, placement)
             try:
@@ -107,11 +112,13 @@ def train(
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
                 saved = _saved_iteration(out)
+                _check_again(error, before, out)
                 onwards = "beginning anew" if saved is None else f"going on from iteration {saved}"
                 tell(f"{error}; {onwards} (restarts left: {left})")
             else:
                 if result.placement is not None:
                     note_placement(out, result.placement)
+                before, schedule = error, _patient(schedule)
                 return result
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -124,14 +131,40 @@ def _train(
         interrupts.arm()
         with placed(config, schedule.machines, dumps=out / DUMPS) as workers, interrupts.then_held_back():
             run = _Run(config, schedule, out, workers, start)
-            run.iterate()
-            return run.result(placement)
+            try:
+                run.iterate()
+                return run.result(placement)
+            except WorkerLostError as error:
+                error.iteration = min(len(run.metrics) + 1, schedule.iterations)
+                raise
     except KeyboardInterrupt:
         raise TrainingStoppedError(f"interrupted; {_how_to_go_on(out)}") from None
 
 
 class _Run:
     """One attempt at a run, from its start or from a checkpoint."""
+
+def _check_again(error: WorkerLostError, before: WorkerLostError | None, out: Path) -> None:
+    """Check that another attempt is worth it.
+
+    Raises:
+        TrainingStoppedError: The same worker was lost in the same iteration as in the attempt before: it met the same
+            states, and would meet them again.
+    """
+    if before is None or error.worker is None or (error.worker, error.iteration) != (before.worker, before.iteration):
+        return
+    where = "before the first iteration" if error.iteration is None else f"in iteration {error.iteration}"
+    raise TrainingStoppedError(
+        f"{error}; {error.worker} was lost {where} twice, and would be again: look at what its environment does there, "
+        f"or give fewer --num-envs if memory is short; {_how_to_go_on(out)}"
+    ) from error
+
+
+def _patient(schedule: Schedule) -> Schedule:
+    """Let an attempt wait for the node in place of the one that the attempt before has lost."""
+    machines = msgspec.structs.replace(schedule.machines, patience=_NODE_SECONDS)
+    return msgspec.structs.replace(schedule, machines=machines)
+
 
     def __init__(
         self, config: TrainConfig, schedule: Schedule, out: Path, workers: Placement, start: Checkpoint | None
