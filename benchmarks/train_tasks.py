@@ -40,7 +40,7 @@ def measure(task: str, out: Path) -> dict[str, Any]:
     began = time.monotonic()
     trained = sim2real("train", task, "--out", str(out))
     seconds = time.monotonic() - began
-    judged = sim2real("eval", str(out / "checkpoint"), "--starts", str(STARTS), "--min-success", "0")
+    judged = sim2real("eval", str(out), "--task-ranges", "--starts", str(STARTS), "--min-success", "0")
     weights = {name: reward.weight for name, reward in get_task(task).rewards.items()}
     return {
         "task": task,

@@ -13,7 +13,16 @@ import pytest
 
 from sim2real import __version__
 from sim2real.errors import InputError
-from sim2real_train.checkpoint import Arrays, State, has_checkpoint, read_checkpoint, sealed, write_checkpoint
+from sim2real_train.checkpoint import (
+    Arrays,
+    State,
+    checkpoint_of,
+    has_checkpoint,
+    read_checkpoint,
+    sealed,
+    write_checkpoint,
+)
+from sim2real_train.teacher import teacher_at
 from tests.train.builders import metrics, small_config
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +201,7 @@ def test_a_folder_in_place_of_an_old_member_is_told(tmp_path: Path) -> None:
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     assert not has_checkpoint(tmp_path)
-    with pytest.raises(InputError, match="give the checkpoint folder of a run"):
+    with pytest.raises(InputError, match="give the folder of a run, or one of its checkpoint folders"):
         read_checkpoint(tmp_path)
 
 
@@ -265,3 +274,14 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path)
         assert iteration >= 2
         assert checkpoint.arrays["weights"]["w"].tolist() == [iteration] * 4
         assert int(checkpoint.arrays["worker-0"]["whole"]) == iteration
+
+
+def test_commands_take_the_folder_of_a_run_by_its_last_checkpoint(tmp_path: Path) -> None:
+    """Or one of its checkpoint folders."""
+    run = tmp_path / "run"
+    for name, iteration in (("checkpoint", 3), ("best", 1)):
+        write_checkpoint(run / name, state_of(iteration), arrays_of(iteration))
+    assert checkpoint_of(run) == run / "checkpoint"
+    assert checkpoint_of(run / "best") == run / "best"
+    assert teacher_at(run) == teacher_at(run / "checkpoint") != teacher_at(run / "best")
+    assert teacher_at(run).checkpoint == str(run / "checkpoint")

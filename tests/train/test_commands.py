@@ -207,7 +207,7 @@ def test_an_unknown_task_is_answered_with_the_known_ones(tmp_path: Path) -> None
 
 
 def test_commands_that_read_a_checkpoint_say_so_when_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give the checkpoint folder of a run"):
+    with pytest.raises(InputError, match="give the folder of a run, or one of its checkpoint folders"):
         run_export(ExportArgs(checkpoint=tmp_path, out=tmp_path / "policy.s2r"))
     with pytest.raises(InputError, match="--seed: expected an integer from 0"):
         run_export(ExportArgs(checkpoint=tmp_path, out=tmp_path / "policy.s2r", seed=-1))

@@ -357,9 +357,9 @@ def test_a_student_is_exported_and_its_teacher_is_not(
     run(worker, 2)
     folder = save(worker, tmp_path / "student", 2)
     assert export(folder, tmp_path / "policy.s2r").passed
-    policy, task, privileged = load_subject(tmp_path / "policy.s2r")
-    assert not privileged
-    assert evaluate(policy, task, starts=1).starts == 1
+    subject = load_subject(tmp_path / "policy.s2r")
+    assert not subject.privileged
+    assert evaluate(subject.policy, subject.task, starts=1).starts == 1
     message = "no robot can run it; it is a teacher: train a student of it"
     with pytest.raises(InputError, match=message):
         export(teacher(ACROBOT, "none", True), tmp_path / "teacher.s2r")
@@ -406,7 +406,7 @@ def test_a_teacher_that_does_not_fit_is_refused(teacher: Callable[[str, str, boo
     other = msgspec.structs.replace(reference, weights_sha256="ab" * 32)
     with pytest.raises(InputError, match=r"holds other weights \(SHA-256 .*teacher \(abababababab…\)"):
         load_teacher(other, config, (11, 13, 1))
-    with pytest.raises(InputError, match="give the checkpoint folder of a run"):
+    with pytest.raises(InputError, match="give the folder of a run, or one of its checkpoint folders"):
         teacher_at(tmp_path)
     with pytest.raises(InputError, match="a student acts on what a robot measures"):
         check_config(distill_config(folder, model=msgspec.structs.replace(MLP, privileged=True)))

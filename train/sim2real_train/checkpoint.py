@@ -31,9 +31,19 @@ from sim2real.errors import InputError
 from sim2real.files import atomic_directory, atomic_write
 from sim2real_train.config import TrainConfig
 from sim2real_train.metrics import Metrics
-from sim2real_train.run_folder import STATE, is_member, is_of_checkpoint, writing
+from sim2real_train.run_folder import CHECKPOINT, STATE, is_member, is_of_checkpoint, writing
 
-__all__ = ["Arrays", "Checkpoint", "Member", "State", "has_checkpoint", "read_checkpoint", "sealed", "write_checkpoint"]
+__all__ = [
+    "Arrays",
+    "Checkpoint",
+    "Member",
+    "State",
+    "checkpoint_of",
+    "has_checkpoint",
+    "read_checkpoint",
+    "sealed",
+    "write_checkpoint",
+]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -88,6 +98,12 @@ def has_checkpoint(folder: Path) -> bool:
     """Whether `folder` holds a checkpoint or parts of one."""
     # Unlike `Path.exists`, False also where the folder may not be searched or its name is too long.
     return os.path.lexists(folder / STATE) or bool(_members(folder))
+
+
+def checkpoint_of(path: Path) -> Path:
+    """Return the checkpoint folder that `path` is meant for: the last one of a run, or the folder `path` itself."""
+    last = path / CHECKPOINT
+    return last if has_checkpoint(last) else path
 
 
 def _members(folder: Path) -> list[str]:
@@ -217,5 +233,6 @@ def _read(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give the checkpoint folder of a run, e.g. OUT/checkpoint"
+            f"{path}: cannot be read ({error.strerror}); give the folder of a run, or one of its checkpoint folders, "
+            "e.g. OUT/best"
         ) from error

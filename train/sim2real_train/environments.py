@@ -23,7 +23,7 @@ from sim2real_train.ppo import PpoConfig
 from sim2real_train.reflection import Reflections
 from sim2real_train.terms import check_terms, with_ends, with_weights
 
-__all__ = ["check_task", "columns_of", "evaluate_on", "mirror_of", "sizes_of", "training_env", "verdict"]
+__all__ = ["check_task", "columns_of", "evaluate_on", "mirror_of", "sizes_of", "task_of_run", "training_env", "verdict"]
 
 _MOST_FOREIGN: Final = 64
 """Episodes of one measurement in foreign environments."""
@@ -52,7 +52,7 @@ def check_task(config: TrainConfig) -> None:
         mirror_of(config)
         GymTaskEnv.check(config.task)
         return
-    task = _task(config)
+    task = task_of_run(config)
     if config.model.privileged and not task.critic:
         raise InputError(f"{config.task}: a critic sees no more than the policy; leave out --privileged")
     check_robot(training_ranges(config, task), task.robot, task.scene)
@@ -67,7 +67,7 @@ def training_env(
     """Return `num_envs` environments to learn in; what led to a diverged simulation goes to the folder `dumps`."""
     if is_foreign(config.task):
         return GymTaskEnv(config.task, num_envs, seed=seed, num_threads=num_threads)
-    task = with_ends(config, _task(config))
+    task = with_ends(config, task_of_run(config))
     return TaskEnv(
         msgspec.structs.replace(
             task,
@@ -99,7 +99,7 @@ def columns_of(config: TrainConfig) -> npt.NDArray[np.intp] | None:
     """
     if is_foreign(config.task):
         return None
-    task = _task(config)
+    task = task_of_run(config)
     return encoder_columns(config.model, task.contract(unpublished(task)))
 
 
@@ -111,7 +111,7 @@ def mirror_of(config: TrainConfig) -> Reflections | None:
     """
     if not isinstance(config.algorithm, PpoConfig) or config.algorithm.symmetry == "none":
         return None
-    task = None if is_foreign(config.task) else _task(config)
+    task = None if is_foreign(config.task) else task_of_run(config)
     if task is None or task.mirror is None:
         raise InputError(
             f"{config.task}: has no mirror (Task.mirror), so that nothing is symmetric; set algorithm.symmetry=none"
@@ -131,7 +131,7 @@ def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: 
         env = GymTaskEnv(config.task, min(starts, _MOST_FOREIGN), seed=seed, num_threads=num_threads)
         with contextlib.closing(env):
             return run_foreign_episodes(policy, env)
-    task = _task(config)
+    task = task_of_run(config)
     return run_episodes(
         policy,
         task,
@@ -145,10 +145,10 @@ def evaluate_on(config: TrainConfig, policy: BatchPolicy, *, starts: int, seed: 
 
 def verdict(config: TrainConfig, parts: list[Episodes]) -> Evaluation:
     """Return the verdict over the episodes of all `parts`."""
-    return judge(parts, _FOREIGN_CRITERION if is_foreign(config.task) else _task(config).goal.text)
+    return judge(parts, _FOREIGN_CRITERION if is_foreign(config.task) else task_of_run(config).goal.text)
 
 
-def _task(config: TrainConfig) -> Task:
+def task_of_run(config: TrainConfig) -> Task:
     """Return the task as a run's policies are judged: nothing that the run learns otherwise by changes the goal."""
     task = with_weights(config, get_task(config.task, config.robot))
     return task if config.delays is None else msgspec.structs.replace(task, delays=config.delays)

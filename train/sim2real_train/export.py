@@ -9,15 +9,16 @@ import msgspec
 import numpy as np
 
 from sim2real.action import ActionMapper
-from sim2real.bundle import Golden, write_bundle
+from sim2real.bundle import write_bundle
 from sim2real.contract import PolicyContract, contract_hash
 from sim2real.errors import InputError
+from sim2real.golden import Golden
 from sim2real.layout import command_shape
 from sim2real.observation import ObservationBuilder
 from sim2real.tasks import Task, TaskEnv, get_task
 from sim2real.tasks.base import task_identity, unpublished
 from sim2real.tasks.gym_tasks import is_foreign
-from sim2real_train.checkpoint import Checkpoint, read_checkpoint
+from sim2real_train.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from sim2real_train.config import config_sha256
 from sim2real_train.environments import sizes_of
 from sim2real_train.models import Actor, encoder_columns
@@ -49,6 +50,10 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Path | None
     """None: parity failed, and nothing was written."""
     task: str
+    checkpoint: Path
+    """Its folder."""
+    iteration: int
+    """That the checkpoint was saved after."""
     checkpoint_sha256: str
     contract_sha256: str
     opset: int
@@ -72,7 +77,7 @@ def export(
     """Write the bundle of a checkpoint's policy to `out`, if it computes what was trained.
 
     Args:
-        checkpoint_folder: `checkpoint/` of a run.
+        checkpoint_folder: Folder of a run, of which the last checkpoint is exported, or a checkpoint folder.
         out: Where the bundle goes: one zip file, or a folder if a bundle folder is there already.
         signing_key: Secret key; None: a one-time key, which shows integrity but not who signed.
         seed: Seeds the golden run's start states and noise.
@@ -82,6 +87,7 @@ def export(
         InputError: The checkpoint is missing or damaged, or the bundle cannot be written; or the policy is a teacher,
             which reads what no robot measures.
     """
+    checkpoint_folder = checkpoint_of(checkpoint_folder)
     checkpoint = read_checkpoint(checkpoint_folder)
     _check_deployable(checkpoint)
     here = with_robot(checkpoint, robot)
@@ -94,6 +100,8 @@ def export(
     result = ExportResult(
         bundle=None,
         task=task.name,
+        checkpoint=checkpoint_folder,
+        iteration=checkpoint.state.iteration,
         checkpoint_sha256=checkpoint.weights_sha256,
         contract_sha256=contract_hash(contract).hex(),
         opset=OPSET,
@@ -162,7 +170,7 @@ def _check_deployable(checkpoint: Checkpoint) -> None:
     if config.model.privileged:
         raise InputError(
             "checkpoint: its policy reads what only a simulation knows, so that no robot can run it; it is a teacher: "
-            f"train a student of it by sim2real train {config.task} --algo distill --teacher CHECKPOINT"
+            f"train a student of it by sim2real train {config.task} --algo distill --teacher RUN"
         )
 
 

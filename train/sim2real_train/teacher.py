@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sim2real.errors import InputError
-from sim2real_train.checkpoint import Checkpoint, read_checkpoint
+from sim2real_train.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from sim2real_train.config import TrainConfig
 from sim2real_train.distill import TeacherRef
 from sim2real_train.environments import columns_of
@@ -14,13 +14,14 @@ from sim2real_train.models import Actor
 __all__ = ["load_teacher", "teacher_at"]
 
 
-def teacher_at(folder: Path) -> TeacherRef:
-    """Return the teacher that a checkpoint folder holds now.
+def teacher_at(path: Path) -> TeacherRef:
+    """Return the teacher that the folder of a run, by its last checkpoint, or a checkpoint folder holds now.
 
     Raises:
         InputError: It holds no whole checkpoint.
     """
-    return TeacherRef(checkpoint=str(folder.absolute()), weights_sha256=read_checkpoint(folder).weights_sha256)
+    folder = checkpoint_of(path).absolute()
+    return TeacherRef(checkpoint=str(folder), weights_sha256=read_checkpoint(folder).weights_sha256)
 
 
 def load_teacher(teacher: TeacherRef, config: TrainConfig, sizes: tuple[int, int, int]) -> Actor:

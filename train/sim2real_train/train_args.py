@@ -37,8 +37,9 @@ class TrainArgs:
     """Algorithm. ppo: proximal policy optimisation, many environments, each step used a few times. sac: soft
     actor-critic, fewer environments, each step used many times. distill: the policy imitates --teacher, on what a
     robot measures."""
-    teacher: Annotated[Path | None, tyro.conf.arg(metavar="CHECKPOINT", help_behavior_hint="(default: none)")] = None
-    """For --algo distill: checkpoint folder of the policy to imitate, which may be a --privileged one."""
+    teacher: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: none)")] = None
+    """For --algo distill: run whose last checkpoint is imitated, which may be a --privileged one; or a checkpoint
+    folder, e.g. RUN/best."""
     privileged: bool = False
     """The policy reads all that the critic sees. No robot can measure that: it is a teacher for --algo distill."""
     robot: Annotated[str | None, tyro.conf.arg(metavar="ROBOT", help_behavior_hint="(default: the task's own)")] = None

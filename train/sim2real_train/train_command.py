@@ -78,8 +78,8 @@ def run_train(args: TrainArgs) -> Outcome:
         summary=(
             f"trained {result.task}: {result.iterations} iterations, {result.env_steps:,} control steps, "
             f"{result.wall_seconds:.0f} s on {workers}\n"
-            f"success in {verdict.starts} episodes: {verdict.success_rate:.1%} ({verdict.criterion}); mean return "
-            f"{verdict.mean_return:.1f}\n"
+            f"success in {verdict.starts} episodes on {result.plants.text}: {verdict.success_rate:.1%} "
+            f"({verdict.criterion}); mean return {verdict.mean_return:.1f}\n"
             f"checkpoint: {result.checkpoint}{_instability(result.diverged, out)}{_beside(result.placement)}"
         ),
     )
@@ -191,7 +191,7 @@ def _preset(args: TrainArgs) -> Preset:
 
     if args.algo == "distill":
         if args.teacher is None:
-            raise InputError("--algo distill: expected --teacher, the checkpoint folder of the policy to imitate")
+            raise InputError("--algo distill: expected --teacher, the run whose policy is to be imitated")
         return student_preset(args.task, teacher_at(args.teacher))
     if args.teacher is not None:
         raise InputError("--teacher: means nothing without --algo distill")
@@ -212,6 +212,7 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
     from sim2real.sim.delays import MAX_DELAY, delay_from_latency
     from sim2real_train.config import TrainConfig
     from sim2real_train.overrides import override
+    from sim2real_train.plants import file_ref
 
     ranges = None if args.randomization is None else read_randomization(args.randomization)
     config = TrainConfig(
@@ -224,6 +225,7 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         command_delay=args.command_delay or (0.0, 0.02),
         delays=None if args.latency is None else delay_from_latency(args.latency, longest=MAX_DELAY),
         randomization=ranges,
+        randomization_file=None if args.randomization is None else file_ref(args.randomization),
         model=preset.model,
         placement=_placement(args),
         algorithm=preset.algorithm,

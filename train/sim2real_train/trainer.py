@@ -25,15 +25,16 @@ from sim2real_train.moments import merge
 from sim2real_train.placement import Placement
 from sim2real_train.placements import Machines, check_placement, placed
 from sim2real_train.plan import Choice
+from sim2real_train.plants import Told, plants_of_run
 from sim2real_train.provenance import note_attempt, note_placement
 from sim2real_train.run_folder import BEST, CHECKPOINT, DUMPS, check_layout, claimed, clear
 from sim2real_train.watch import WorkerLostError
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
 
-
 _NODE_SECONDS: Final = 600.0
 """How long a cluster may take to replace a node."""
+
 
 class TrainingStoppedError(Sim2RealError):
     """Training ended early; the message says how to go on."""
@@ -70,6 +71,8 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     num_workers: int
     evaluation: Evaluation
     """Of the last policy, on plants of the training ranges."""
+    plants: Told
+    """Which plants that is on."""
     curve: Curve
     diverged: int
     """Simulations that became unstable and were begun anew, since the start or the last resume."""
@@ -100,25 +103,25 @@ def train(
         check_layout(out)
         if not resume:
             _check_fresh(out)
+        before: WorkerLostError | None = None
         for left in reversed(range(schedule.restarts + 1)):
             start = _resumed(config, schedule, out) if has_checkpoint(_checkpoint(out)) else None
             if start is None:
-        before: WorkerLostError | None = None
                 clear(out)
             note_attempt(out, config, 0 if start is None else start.state.iteration, placement)
             try:
                 result = _train(config, schedule, out, start, placement)
             except WorkerLostError as error:
+                _check_again(error, before, out)
                 if not left:
                     raise TrainingStoppedError(f"{error}; {_how_to_go_on(out)}") from error
                 saved = _saved_iteration(out)
-                _check_again(error, before, out)
                 onwards = "beginning anew" if saved is None else f"going on from iteration {saved}"
                 tell(f"{error}; {onwards} (restarts left: {left})")
+                before, schedule = error, _patient(schedule)
             else:
                 if result.placement is not None:
                     note_placement(out, result.placement)
-                before, schedule = error, _patient(schedule)
                 return result
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -141,9 +144,6 @@ def _train(
         raise TrainingStoppedError(f"interrupted; {_how_to_go_on(out)}") from None
 
 
-class _Run:
-    """One attempt at a run, from its start or from a checkpoint."""
-
 def _check_again(error: WorkerLostError, before: WorkerLostError | None, out: Path) -> None:
     """Check that another attempt is worth it.
 
@@ -165,6 +165,9 @@ def _patient(schedule: Schedule) -> Schedule:
     machines = msgspec.structs.replace(schedule.machines, patience=_NODE_SECONDS)
     return msgspec.structs.replace(schedule, machines=machines)
 
+
+class _Run:
+    """One attempt at a run, from its start or from a checkpoint."""
 
     def __init__(
         self, config: TrainConfig, schedule: Schedule, out: Path, workers: Placement, start: Checkpoint | None
@@ -262,6 +265,7 @@ def _patient(schedule: Schedule) -> Schedule:
             wall_seconds=time.monotonic() - self.began,
             num_workers=self.config.num_workers,
             evaluation=self._evaluate(self.schedule.evaluate_starts),
+            plants=plants_of_run(self.config).told(),
             curve=curve(tuple(self.metrics)),
             diverged=round(self.metrics[-1].terms.get("diverged", 0.0) * self.config.num_workers),
             placement=placement,
@@ -334,6 +338,9 @@ def _differences(was: msgspec.Struct, now: msgspec.Struct, path: str = "") -> li
     phrases: list[str] = []
     for name in was.__struct_fields__:
         old, new = getattr(was, name), getattr(now, name)
+        if name == "randomization_file":
+            # Where the ranges were read from changes nothing that they are.
+            continue
         if isinstance(old, RandomizationFile) or isinstance(new, RandomizationFile):
             phrases += [f"{path}{name} is not the same file"] if old != new else []
         elif isinstance(old, msgspec.Struct) and type(old) is type(new):
