@@ -21,9 +21,10 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from sim2real.bundle import MIN_GOLDEN_STEPS, Bundle, Golden, write_bundle
+from sim2real.bundle import Bundle, write_bundle
 from sim2real.clock import Ticker, now_ns
 from sim2real.contract import PolicyContract, encode_contract
+from sim2real.golden import MIN_GOLDEN_STEPS, Golden
 from sim2real.layout import SignalLayout, command_shape
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
 from sim2real.tasks import get_task

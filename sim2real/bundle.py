@@ -2,7 +2,7 @@
 
     contract.json             the policy contract, canonical JSON
     policy.<precision>.onnx   at least one; carries the contract's text in its own metadata
-    golden.npz                `Golden`: what went in and what must come out, over at least 200 control steps
+    golden.npz                what went in and what must come out of each model (`sim2real.golden`)
     calibration.npz           optional: what the quantizer was calibrated with
     acceptance.json           optional: what was judged before release
     manifest.json             `Manifest`: size and SHA-256 of each file above
@@ -18,19 +18,17 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from sim2real import __version__
 from sim2real.contract import SCHEMA_VERSION, PolicyContract, decode_contract, encode_contract
 from sim2real.errors import BundleError, ContractError
-from sim2real.layout import SignalLayout, command_shape
+from sim2real.golden import Golden, decode_goldens, encode_goldens
 from sim2real.members import (
     ACCEPTANCE,
     CALIBRATION,
@@ -44,7 +42,7 @@ from sim2real.members import (
     load_members,
     store_members,
 )
-from sim2real.npz import read_npz, write_npz
+from sim2real.npz import read_npz
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY, read_metadata
 from sim2real.signing import one_time_signing_key, public_key_of, sign, verify
 
@@ -52,9 +50,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = [
-    "MIN_GOLDEN_STEPS",
     "Bundle",
-    "Golden",
     "Manifest",
     "Member",
     "Signature",
@@ -62,29 +58,8 @@ __all__ = [
     "write_bundle",
 ]
 
-MIN_GOLDEN_STEPS: Final = 200
-"""Fewer steps do not show a recurrent export that drifts (pytorch/pytorch#189225)."""
-
 _SIGNATURE_LINE: Final = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
 _AGAIN: Final = "copy or export it again"
-
-
-@dataclass(frozen=True, eq=False)
-class Golden:
-    """A recorded run of T control steps that every engine must reproduce before it may drive."""
-
-    signals: npt.NDArray[np.float64]
-    """Measurement vectors, shape (T, SignalLayout.size), each signal in its SI unit and on the robot's axes."""
-    commands: npt.NDArray[np.float64]
-    """Operator inputs, shape (T, len(contract.commands)), in their units."""
-    episode_start: npt.NDArray[np.bool_]
-    """Shape (T,); True where history, last action and recurrent state are reset before the step; True at step 0."""
-    observations: npt.NDArray[np.float32]
-    """What the network was given, shape (T, model.observation_size)."""
-    actions: npt.NDArray[np.float32]
-    """What the network gave, shape (T, model.action_size)."""
-    targets: npt.NDArray[np.float64]
-    """Command blocks after limits, shape (T, 5, num_joints), rows as in `sim2real.layout`."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,11 +111,17 @@ class Bundle:
     """SHA-256 digest, 32 bytes."""
     models: Mapping[str, bytes]
     """Precision to ONNX file."""
-    golden: Golden
+    goldens: Mapping[str, Golden]
+    """Precision to what its model must reproduce."""
     members: Mapping[str, bytes]
     """Name to content, manifest and signature included."""
     manifest: Manifest
     signature: Signature
+
+    @property
+    def golden(self) -> Golden:
+        """That of the float32 policy."""
+        return self.goldens["float32"]
 
 
 def write_bundle(
@@ -150,6 +131,7 @@ def write_bundle(
     models: Mapping[str, bytes],
     golden: Golden,
     created_by: str,
+    answers: Mapping[str, Golden] = MappingProxyType({}),
     extras: Mapping[str, bytes] = MappingProxyType({}),
     signing_key: Ed25519PrivateKey | None = None,
     folder: bool = False,
@@ -160,8 +142,9 @@ def write_bundle(
         path: Where it goes; an earlier bundle there is replaced.
         contract: The policy contract.
         models: Precision (one of `PRECISIONS`) to ONNX file, each with the contract's text in its metadata.
-        golden: The golden vectors.
+        golden: The golden vectors of the float32 policy.
         created_by: Command that writes it, e.g. ``"sim2real export"``.
+        answers: The same of other precisions, which saw the same measurements.
         extras: ``calibration.npz`` and ``acceptance.json``, where there are any.
         signing_key: Secret key; None: a one-time key, which shows integrity but not who signed.
         folder: Write a folder instead of one zip file; also done when `path` is an existing bundle folder.
@@ -177,7 +160,7 @@ def write_bundle(
     key = signing_key or one_time_signing_key()
     members = {
         CONTRACT: encode_contract(contract),
-        GOLDEN: write_npz({field.name: getattr(golden, field.name) for field in fields(golden)}),
+        GOLDEN: encode_goldens({**answers, "float32": golden}),
         **{f"policy.{precision}.onnx": model for precision, model in models.items()},
         **extras,
     }
@@ -211,14 +194,15 @@ def _open(path: Path, members: Mapping[str, bytes], trusted_keys: Collection[str
     _check_hashes(members, manifest)
     contract = _check_contract(members[CONTRACT], manifest)
     models = _check_models(members)
-    golden = _check_golden(members[GOLDEN], contract)
+    with _at(GOLDEN):
+        goldens = decode_goldens(members[GOLDEN], contract, models)
     _check_extras(members)
     return Bundle(
         path=path,
         contract=contract,
         contract_hash=bytes.fromhex(manifest.contract_sha256),
         models=MappingProxyType(models),
-        golden=golden,
+        goldens=MappingProxyType(goldens),
         members=MappingProxyType(dict(members)),
         manifest=manifest,
         signature=signature,
@@ -308,41 +292,6 @@ def _check_models(members: Mapping[str, bytes]) -> dict[str, bytes]:
                 )
         models[match[1]] = content
     return models
-
-
-def _check_golden(content: bytes, contract: PolicyContract) -> Golden:
-    with _at(GOLDEN):
-        arrays = read_npz(content)
-        expected = _golden_layout(contract)
-        if sorted(arrays) != sorted(expected):
-            raise BundleError(f"expected the arrays {sorted(expected)}, got {sorted(arrays)}; export it again")
-        steps = len(arrays["episode_start"]) if arrays["episode_start"].ndim else 0
-        if steps < MIN_GOLDEN_STEPS:
-            raise BundleError(
-                f"episode_start: expected at least {MIN_GOLDEN_STEPS} steps, got {steps}; export it again"
-            )
-        for name, (dtype, shape) in expected.items():
-            array = arrays[name]
-            if array.dtype != dtype or array.shape != (steps, *shape):
-                raise BundleError(
-                    f"{name}: expected {dtype} of shape {(steps, *shape)}, got {array.dtype} of shape {array.shape}; "
-                    "export it again"
-                )
-        if not arrays["episode_start"][0]:
-            raise BundleError("episode_start[0]: expected True, got False; export it again")
-    return Golden(**arrays)
-
-
-def _golden_layout(contract: PolicyContract) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Element type and shape of one step, for each array of `Golden`."""
-    return {
-        "signals": (np.dtype(np.float64), (SignalLayout(contract).size,)),
-        "commands": (np.dtype(np.float64), (len(contract.commands),)),
-        "episode_start": (np.dtype(np.bool_), ()),
-        "observations": (np.dtype(np.float32), (contract.model.observation_size,)),
-        "actions": (np.dtype(np.float32), (contract.model.action_size,)),
-        "targets": (np.dtype(np.float64), command_shape(contract)),
-    }
 
 
 def _check_extras(members: Mapping[str, bytes]) -> None:

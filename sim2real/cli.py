@@ -92,6 +92,14 @@ COMMANDS = (
     Command(
         "calib fit", "Fit the simulator to a robot's logs", "sim2real_calib.commands", "FitArgs", "run_fit", "calib"
     ),
+    Command(
+        "quantize",
+        "Put a policy into few bits, and prove that it holds",
+        "sim2real_calib.quantize_command",
+        "QuantizeArgs",
+        "run_quantize",
+        "calib",
+    ),
     Command("train", "Learn a policy", "sim2real_train.train_command", "TrainArgs", "run_train", "train"),
     Command(
         "evaluate",

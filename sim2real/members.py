@@ -26,7 +26,7 @@ __all__ = [
     "store_members",
 ]
 
-PRECISIONS: Final = ("float32", "float16", "int8", "fp8")
+PRECISIONS: Final = ("float32", "float16", "bfloat16", "int8", "fp8")
 CONTRACT: Final = "contract.json"
 GOLDEN: Final = "golden.npz"
 CALIBRATION: Final = "calibration.npz"

@@ -21,8 +21,9 @@ from sim2real.latency import LatencyReport, write_latency
 from sim2real.signing import load_public_key
 from sim2real.wire_edge import EdgeSocket
 from sim2real.wire_messages import Mode, make_hello
-from sim2real_edge.engine import Engine, available_engines, load_engine
+from sim2real_edge.engine import ENGINES, Engine, available_engines, load_engine
 from sim2real_edge.golden import GoldenReport, replay_golden, require_golden
+from sim2real_edge.release import require_released
 
 if TYPE_CHECKING:
     from sim2real_edge.loop import LoopResult
@@ -50,6 +51,8 @@ class EdgeRunArgs:
     """What runs the network: onnxruntime-cpu or onnxruntime-cuda."""
     precision: str = "float32"
     """Which of the bundle's models to run."""
+    unproven: bool = False
+    """Run a quantized model that nobody judged in closed loop (sim2real quantize --no-acceptance) all the same."""
     mode: Mode = "realtime"
     """realtime: the plant does not wait; lockstep: it waits for each command."""
     seconds: float | None = None
@@ -101,6 +104,7 @@ def run_edge(args: EdgeRunArgs) -> Outcome:
     check_number("--peer-timeout", peer_timeout)
     bundle = _read(args.bundle, args.trust)
     engine = load_engine(args.engine, bundle, args.precision)
+    require_released(bundle, args.precision, unproven=args.unproven)
     golden = require_golden(engine, bundle)
     keys = None if args.keys is None else CurveKeys.load(args.keys, "edge")
     hello = make_hello(bundle.contract, mode=args.mode)
@@ -219,6 +223,7 @@ def run_verify(args: VerifyArgs) -> Outcome:
         for name, reason in engines.items()
         if reason is None
         for precision in bundle.models
+        if precision in ENGINES[name].precisions
     ]
     if not reports:
         raise EngineError("no engine: needs the 'edge' extra: pip install 'sim2real[edge]'")

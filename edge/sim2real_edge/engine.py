@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sim2real.bundle import Bundle
 from sim2real.errors import EngineError
+from sim2real.members import PRECISIONS
 
 __all__ = ["ENGINES", "Engine", "EngineInfo", "available_engines", "load_engine"]
 
@@ -75,12 +76,16 @@ class _Entry(NamedTuple):
     factory: str
     usable: str
     """Function of the module that says why the engine cannot run here, or None."""
+    precisions: tuple[str, ...]
+    """What it can run."""
 
 
 _ONNX: Final = "sim2real_edge.onnx_engine"
 ENGINES: Final = {
-    "onnxruntime-cpu": _Entry("onnxruntime", "edge", _ONNX, "load_cpu", "why_no_cpu"),
-    "onnxruntime-cuda": _Entry("onnxruntime", "edge-gpu", _ONNX, "load_cuda", "why_no_cuda"),
+    "onnxruntime-cpu": _Entry(
+        "onnxruntime", "edge", _ONNX, "load_cpu", "why_no_cpu", ("float32", "float16", "int8", "fp8")
+    ),
+    "onnxruntime-cuda": _Entry("onnxruntime", "edge-gpu", _ONNX, "load_cuda", "why_no_cuda", PRECISIONS),
 }
 """Every engine by name."""
 
@@ -107,6 +112,8 @@ def load_engine(name: str, bundle: Bundle, precision: str = "float32") -> Engine
     if (reason := _why_unavailable(name)) is not None:
         raise EngineError(f"engine {name!r}: {reason}")
     entry = ENGINES[name]
+    if precision not in entry.precisions:
+        raise EngineError(f"engine {name!r}: cannot run {precision}; allowed: {', '.join(entry.precisions)}")
     factory: Callable[[Bundle, str], Engine] = getattr(importlib.import_module(entry.module), entry.factory)
     return factory(bundle, precision)
 

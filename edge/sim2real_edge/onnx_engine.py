@@ -184,7 +184,13 @@ def _open_session(bundle: Bundle, precision: str, providers: Sequence[str]) -> o
     options.log_severity_level = 3
     name = f"{bundle.path}: policy.{precision}.onnx"
     try:
-        session = ort.InferenceSession(bundle.models[precision], options, providers=providers)
+        session = ort.InferenceSession(
+            bundle.models[precision],
+            options,
+            providers=providers,
+            # It knows no FP8, and fails on a clip before a quantization.
+            disabled_optimizers=["ClipQuantRewrite"],
+        )
     except _LOAD_ERRORS as error:
         told = " ".join(str(error).split())
         raise EngineError(f"{name}: cannot be loaded by onnxruntime {ort.__version__}: {told}; {_AGAIN}") from error

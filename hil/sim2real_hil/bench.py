@@ -71,7 +71,7 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
     ticks = args.ticks or _TICKS
     runs: dict[str, tuple[Trajectory, float]] = {}
     # First, since it finds out whether the engine can be used at all.
-    controller = make_controller(bundle, args.engine)
+    controller = make_controller(bundle, args.engine, args.precision)
     with bar(ticks * (1 + len(places)), f"lockstep, {len(places) + 1} runs", "tick") as progress:
         for where in places:
             run_began = time.monotonic()
@@ -83,16 +83,17 @@ def run_lockstep(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
         LockstepResult(transport=name, ticks=ticks, difference=compare(trajectory, reference), elapsed_s=elapsed_s)
         for name, (trajectory, elapsed_s) in runs.items()
     ]
-    for name, (trajectory, _) in runs.items():
-        write_trajectory(out / f"trajectory-{name}.npz", trajectory)
-    write_trajectory(out / "trajectory-in-process.npz", reference)
+    trajectories = {out / f"trajectory-{name}.npz": trajectory for name, (trajectory, _) in runs.items()}
+    trajectories[out / "trajectory-in-process.npz"] = reference
+    for path, trajectory in trajectories.items():
+        write_trajectory(path, trajectory)
     sections = (
         lockstep_section(results),
         motion_section(reference, bundle.contract, title="Motion in lockstep"),
         provenance_section(facts_of(bundle)),
     )
     details = {"lockstep": [msgspec.structs.asdict(result) for result in results]}
-    return _finish(bundle, "lockstep", sections, out, time.monotonic() - began, details)
+    return _finish(bundle, "lockstep", sections, tuple(trajectories), out, time.monotonic() - began, details)
 
 
 def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
@@ -116,16 +117,16 @@ def run_realtime(bundle: Bundle, args: HilRunArgs, out: Path) -> Outcome:
         told = msgspec.convert(edge.result(_EDGE_END_S), _EdgeResult)
         latency = _merge(read_latency(measured), run)
     counts = _counts(bundle, run, told.run.changes, args.robot)
-    write_latency(out / "latency.json", latency)
-    write_trajectory(out / "trajectory.npz", run.trajectory)
+    measurements = (out / "latency.json", out / "trajectory.npz")
+    write_latency(measurements[0], latency)
+    write_trajectory(measurements[1], run.trajectory)
     sections = (
         latency_section(latency, contract, counts, elapsed_s=seconds),
         motion_section(run.trajectory, contract, title="Motion in real time"),
         provenance_section(facts_of(bundle)),
     )
-    return _finish(
-        bundle, "real time", sections, out, time.monotonic() - began, {"counts": msgspec.to_builtins(counts)}
-    )
+    details = {"counts": msgspec.to_builtins(counts)}
+    return _finish(bundle, "real time", sections, measurements, out, time.monotonic() - began, details)
 
 
 def _exchange(bundle: Bundle, args: HilRunArgs, where: str, ticks: int, progress: Callable[[], object]) -> Trajectory:
@@ -153,7 +154,7 @@ def _lockstep_plant(bundle: Bundle, args: HilRunArgs) -> Plant:
 
 def _edge_words(args: HilRunArgs) -> list[str]:
     trusted = [word for key in args.trust for word in ("--trust", str(key))]
-    return ["--engine", args.engine, *trusted]
+    return ["--engine", args.engine, "--precision", args.precision, "--unproven", *trusted]
 
 
 def _scheduling_words(priority: int | None) -> list[str]:
@@ -201,9 +202,15 @@ def _counts(bundle: Bundle, run: RealtimeRun, changes: Sequence[_LevelChange], r
 
 
 def _finish(
-    bundle: Bundle, mode: str, sections: Sequence[Section], out: Path, elapsed_s: float, details: Mapping[str, Any]
+    bundle: Bundle,
+    mode: str,
+    sections: Sequence[Section],
+    recorded: Sequence[Path],
+    out: Path,
+    elapsed_s: float,
+    details: Mapping[str, Any],
 ) -> Outcome:
-    """Write the report and return what the command tells."""
+    """Write the report beside what was `recorded`, and return what the command tells."""
     report = Report(
         title=f"{bundle.contract.identity.task}: {mode}",
         created=created_now(),
@@ -216,6 +223,9 @@ def _finish(
         "mode": mode,
         "verdicts": [msgspec.structs.asdict(verdict) for verdict in report.verdicts],
         "report": {"html": page, "json": data, "junit": junit},
+        "recorded": recorded,
         **details,
     }
-    return Outcome(passed=report.passed, result=result, summary=f"{verdict_table(report.verdicts)}\nreport: {page}")
+    beside = ", ".join(path.name for path in (data, junit, *recorded))
+    told = f"{verdict_table(report.verdicts)}\nreport: {page}\nalso in {out}: {beside}"
+    return Outcome(passed=report.passed, result=result, summary=told)

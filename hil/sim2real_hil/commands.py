@@ -56,6 +56,8 @@ class HilRunArgs:
     same."""
     engine: str = "onnxruntime-cpu"
     """Inference engine of the edge."""
+    precision: str = "float32"
+    """Which of the bundle's models to run; on the bench also one that nobody judged."""
     scheduling: Literal["fifo_if_permitted", "ordinary"] = "fifo_if_permitted"
     """In real time: plant and edge run under SCHED_FIFO, as a robot's loop does, where the system permits it, or as
     ordinary processes. The report says which it was."""

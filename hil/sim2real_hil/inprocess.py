@@ -17,13 +17,13 @@ from sim2real_hil.trajectory import Recorder, Trajectory
 __all__ = ["make_controller", "run_in_process"]
 
 
-def make_controller(bundle: Bundle, engine: str) -> Controller:
+def make_controller(bundle: Bundle, engine: str, precision: str = "float32") -> Controller:
     """Return the edge's controller on one of its engines, which has replayed the golden vectors.
 
     Raises:
         EngineError: The engine is not available here, or does not reproduce the golden vectors.
     """
-    loaded = load_engine(engine, bundle)
+    loaded = load_engine(engine, bundle, precision)
     require_golden(loaded, bundle)
     return Controller(bundle, loaded)
 

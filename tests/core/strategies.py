@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from sim2real.bundle import MIN_GOLDEN_STEPS, Golden
 from sim2real.contract import (
     SCHEMA_VERSION,
     Action,
@@ -33,6 +32,7 @@ from sim2real.contract import (
     StageBudget,
     Timing,
 )
+from sim2real.golden import MIN_GOLDEN_STEPS, Golden
 from sim2real.layout import SignalLayout, command_shape
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
 from tests.core.contract_generator import ContractGenerator

@@ -94,8 +94,12 @@ def test_reads_back_what_was_written(
     extras = {"calibration.npz": calibration, "acceptance.json": b'{"passed":true}'}
     golden = random_golden(contract)
     models = dict.fromkeys(("float32", "int8"), model_without_graph(encode_contract(contract)))
-    _write(path, contract, models=models, golden=golden, extras=extras, folder=folder)
+    answers = {"int8": dataclasses.replace(golden, actions=golden.actions + np.float32(0.5))}
+    _write(path, contract, models=models, golden=golden, answers=answers, extras=extras, folder=folder)
     bundle = read_bundle(path)
+    assert list(bundle.goldens) == ["float32", "int8"]
+    np.testing.assert_array_equal(bundle.goldens["int8"].actions, answers["int8"].actions)
+    np.testing.assert_array_equal(bundle.goldens["int8"].signals, golden.signals)
     assert path.is_dir() == folder
     assert repr(bundle.contract) == repr(contract)
     assert bundle.contract_hash == contract_hash(contract)
@@ -112,7 +116,8 @@ def test_same_content_and_key_give_the_same_bytes_whatever_the_order(tmp_path: P
     key = one_time_signing_key()
     model = model_without_graph(encode_contract(CONTRACT))
     for name, order in (("a", ("float32", "int8")), ("b", ("int8", "float32"))):
-        _write(tmp_path / name, models=dict.fromkeys(order, model), signing_key=key)
+        answers = {other: random_golden(CONTRACT) for other in order if other != "float32"}
+        _write(tmp_path / name, models=dict.fromkeys(order, model), answers=answers, signing_key=key)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -326,9 +331,13 @@ def test_wrong_manifest_is_explained_even_if_signed(
 
 
 def test_unknown_precision_or_extra_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"unexpected file 'policy\.bfloat16\.onnx'"):
-        _write(tmp_path / "policy.s2r", models={"bfloat16": model_without_graph(CANONICAL)})
-    with pytest.raises(BundleError, match=r"has no policy\.<precision>\.onnx \(float32, float16, int8, fp8\)"):
+    with pytest.raises(BundleError, match=r"unexpected file 'policy\.int3\.onnx'"):
+        _write(tmp_path / "policy.s2r", models={"int3": model_without_graph(CANONICAL)})
+    with pytest.raises(BundleError, match=r"golden\.npz: expected the arrays \[.*'actions\.int8'.*got"):
+        _write(tmp_path / "policy.s2r", models={"int8": model_without_graph(CANONICAL)})
+    with pytest.raises(
+        BundleError, match=r"has no policy\.<precision>\.onnx \(float32, float16, bfloat16, int8, fp8\)"
+    ):
         _write(tmp_path / "policy.s2r", models={})
     with pytest.raises(BundleError, match=r"expected extras named .*, got contract\.json"):
         _write(tmp_path / "policy.s2r", extras={"contract.json": b"{}"})

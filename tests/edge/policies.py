@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from sim2real.action import ActionMapper
-from sim2real.bundle import Bundle, Golden, write_bundle
+from sim2real.bundle import Bundle, write_bundle
 from sim2real.contract import (
     SCHEMA_VERSION,
     Action,
@@ -32,6 +32,7 @@ from sim2real.contract import (
     Timing,
     encode_contract,
 )
+from sim2real.golden import Golden
 from sim2real.observation import ObservationBuilder
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
 from sim2real.tasks.base import get_task, unpublished

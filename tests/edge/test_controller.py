@@ -18,7 +18,7 @@ from sim2real.wire import Status
 from sim2real_edge.bench import drivable
 from sim2real_edge.controller import Controller
 from sim2real_edge.engine import load_engine
-from sim2real_edge.golden import GOLDEN_TOLERANCE, require_golden
+from sim2real_edge.golden import GOLDEN_TOLERANCES, require_golden
 from sim2real_edge.loopback import Loopback
 from sim2real_edge.process import without_collector
 from sim2real_edge.recorder import Recorder
@@ -51,8 +51,8 @@ def drive_golden(controller: Controller, bundle: Bundle) -> tuple[Array, Array]:
 def test_within_the_limits_the_golden_run_is_what_comes_out(name: str, request: pytest.FixtureRequest) -> None:
     bundle: Bundle = request.getfixturevalue(name)
     actions, commands = drive_golden(make_controller(bundle), bundle)
-    np.testing.assert_allclose(actions, bundle.golden.actions, rtol=0, atol=GOLDEN_TOLERANCE)
-    np.testing.assert_allclose(commands, bundle.golden.targets, rtol=0, atol=GOLDEN_TOLERANCE)
+    np.testing.assert_allclose(actions, bundle.golden.actions, rtol=0, atol=GOLDEN_TOLERANCES["float32"])
+    np.testing.assert_allclose(commands, bundle.golden.targets, rtol=0, atol=GOLDEN_TOLERANCES["float32"])
 
 
 def test_the_same_inputs_give_the_same_bits(recurrent: Bundle) -> None:
@@ -69,7 +69,7 @@ def test_the_first_observation_gives_the_first_action(pendulum: Bundle) -> None:
     controller.measurement[:] = pendulum.golden.signals[0]
     command = controller.tick(0, 0)
     assert controller.level is Status.RUN
-    np.testing.assert_allclose(command, pendulum.golden.targets[0], rtol=0, atol=GOLDEN_TOLERANCE)
+    np.testing.assert_allclose(command, pendulum.golden.targets[0], rtol=0, atol=GOLDEN_TOLERANCES["float32"])
     assert command.any()
 
 

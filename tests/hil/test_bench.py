@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -43,6 +44,14 @@ def test_lockstep_equals_in_process_over_ipc_and_tcp(bundle: Bundle, tmp_path: P
     assert reference.qvel.std() > 0.1, "a plant that rests proves nothing"
     for transport in ("ipc", "tcp"):
         assert compare(read_trajectory(tmp_path / f"trajectory-{transport}.npz"), reference) == ""
+    _assert_files_are_told(outcome.result, tmp_path)
+    assert f"also in {tmp_path}: report.json, junit.xml, trajectory-ipc.npz" in outcome.summary
+
+
+def _assert_files_are_told(result: dict[str, Any], out: Path, told_as: str | None = None) -> None:
+    """All that was written, and nothing else, in the folder as it was given."""
+    told = {str(path) for path in (*result["report"].values(), *result["recorded"])}
+    assert told == {str(Path(told_as or out) / path.name) for path in out.iterdir()}
 
 
 def test_lockstep_carries_recurrent_state_and_history(tmp_path: Path) -> None:
@@ -85,6 +94,8 @@ def test_realtime_measures_every_stage_and_judges_it(
     junit = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()
     failed = [case.get("name") for case in junit.iter("testcase") if case.find("failure") is not None]
     assert failed == [name for name, passed in verdicts.items() if not passed]
+    # Told as it was given, from where the command ran.
+    _assert_files_are_told(result, tmp_path / "out", "out")
     # Shorter than an episode: whether it succeeds is not known.
     assert result["counts"]["success"] is None
 

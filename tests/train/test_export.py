@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from sim2real.bundle import MIN_GOLDEN_STEPS, Golden, read_bundle
+from sim2real.bundle import read_bundle
 from sim2real.contract import PolicyContract, decode_contract
 from sim2real.errors import InputError
+from sim2real.golden import MIN_GOLDEN_STEPS, Golden
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY, read_metadata
 from sim2real.signing import generate_signing_key, load_signing_key
 from sim2real.tasks import get_task

@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sim2real.bundle import Golden, write_bundle
+from sim2real.bundle import write_bundle
 from sim2real.contract import PolicyContract
+from sim2real.golden import Golden
 from sim2real.observation import ObservationBuilder
 from sim2real_train.evaluate import BatchPolicy
 from sim2real_train.models import Actor

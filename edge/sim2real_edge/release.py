@@ -1,0 +1,37 @@
+"""Which of a bundle's policies may drive: the float32 one, and quantized ones that were judged in closed loop."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sim2real.acceptance import read_acceptance
+from sim2real.bundle import Bundle
+from sim2real.errors import EngineError
+from sim2real.members import ACCEPTANCE
+
+__all__ = ["require_released"]
+
+
+def require_released(bundle: Bundle, precision: str, *, unproven: bool) -> None:
+    """Check that a bundle's policy of this precision was accepted.
+
+    Args:
+        bundle: The bundle.
+        precision: Which policy.
+        unproven: Whether one may drive that nobody judged; one that was refused never may.
+
+    Raises:
+        EngineError: It was refused, or not judged, or what was judged is another file.
+    """
+    if precision == "float32":
+        return
+    name = f"{bundle.path}: policy.{precision}.onnx"
+    judged = read_acceptance(bundle.members[ACCEPTANCE]).of(precision) if ACCEPTANCE in bundle.members else None
+    if judged is None or judged.onnx_sha256 != hashlib.sha256(bundle.models[precision]).hexdigest():
+        raise EngineError(f"{name}: {ACCEPTANCE} says nothing of this file; quantize the policy again")
+    if judged.verdict == "refused":
+        raise EngineError(f"{name}: was refused: {judged.reason}; use another --precision")
+    if judged.verdict == "not judged" and not unproven:
+        raise EngineError(
+            f"{name}: nobody judged it in closed loop: quantize it with acceptance, or say --unproven to run it so"
+        )
