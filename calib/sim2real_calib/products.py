@@ -98,16 +98,18 @@ def batched(onnx_file: bytes, num_envs: int, *, outputs: tuple[str, ...] = ()) -
 
 
 def runnable(onnx_file: bytes) -> bytes:
-    """Return a policy's file as ONNX Runtime can run it on a CPU, which has no products of bfloat16.
+    """Return a policy's file as ONNX Runtime computes it on a CPU as others do elsewhere.
 
-    They become float32 products of the same rounded numbers, whose sum is rounded once, at the end.
+    It has no products of bfloat16, and computes those of float16 in float32 without rounding what goes in and comes
+    out. Both become float32 products of the same rounded numbers, whose sum is rounded once, at the end.
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     model = onnx.load_model_from_string(onnx_file)
     constants = {each.name: each for each in model.graph.initializer}
-    short = {name for name, each in constants.items() if each.data_type == TensorProto.BFLOAT16}
+    kinds = {name: each.data_type for name, each in constants.items()}
+    short = {name for name, kind in kinds.items() if kind in (TensorProto.BFLOAT16, TensorProto.FLOAT16)}
     if not short:
         return onnx_file
     nodes: list[Any] = []
@@ -116,9 +118,9 @@ def runnable(onnx_file: bytes) -> bytes:
             nodes.append(node)
             continue
         nodes.append(helper.make_node("Cast", [node.input[0]], [f"{node.input[0]}_wide"], to=TensorProto.FLOAT))
-        output = node.output[0]
+        output, kind = node.output[0], kinds[node.input[1]]
         node.input[0], node.output[0] = f"{node.input[0]}_wide", f"{output}_wide"
-        nodes += [node, helper.make_node("Cast", [f"{output}_wide"], [output], to=TensorProto.BFLOAT16)]
+        nodes += [node, helper.make_node("Cast", [f"{output}_wide"], [output], to=kind)]
     for name in short:
         constants[name].CopyFrom(
             numpy_helper.from_array(numpy_helper.to_array(constants[name]).astype(np.float32), name)

@@ -43,13 +43,14 @@ def quantized(
         keep: Products that stay float32, by name.
 
     Raises:
-        InputError: A range is missing or no finite number above 0, a weight is not finite or float16 cannot hold it, or
-            `keep` names what is no product.
+        InputError: A range is missing or no finite number above 0, a constant is not finite or float16 cannot hold a
+            weight, or `keep` names what is no product.
     """
     import onnx
 
     model = onnx.load_model_from_string(onnx_file)
     products = products_of(model)
+    _check_finite(weights_of(model))
     if unknown := [name for name in keep if name not in {product.name for product in products}]:
         raise InputError(
             f"keep: {unknown[0]!r}: no product of the policy; allowed: {', '.join(each.name for each in products)}"
@@ -82,6 +83,12 @@ def _range_of(product: Product, ranges: Mapping[str, float]) -> float:
     return found
 
 
+def _check_finite(constants: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name, values in constants.items():
+        if not np.isfinite(values).all():
+            raise InputError(f"{name}: a constant is not finite; the policy has diverged: train it anew")
+
+
 class _Writer:
     """Writes the nodes of a model anew."""
 
@@ -111,7 +118,7 @@ class _Writer:
         return self._node("DequantizeLinear", [f"{name}_input_codes", *constants], f"{name}_input")
 
     def _quantize_weight(self, product: Product, precision: str) -> str:
-        name, weight = product.name, self._finite(product.weight)
+        name, weight = product.name, self._weights[product.weight]
         rows = weight.reshape(len(weight), -1)
         scale = np.maximum(np.abs(rows).max(axis=1) / _LARGEST[precision], _SMALLEST_SCALE).astype(np.float32)
         scaled = (rows / scale[:, None]).reshape(weight.shape)
@@ -138,19 +145,13 @@ class _Writer:
     def _shortened(self, name: str, precision: str) -> npt.NDArray[Any]:
         import ml_dtypes
 
-        values = self._finite(name)
+        values = self._weights[name]
         if precision == "bfloat16":
             return values.astype(ml_dtypes.bfloat16)
         largest = float(np.abs(values).max(initial=0.0))
-        if largest > np.finfo(np.float16).max:
+        if largest > float(np.finfo(np.float16).max):
             raise InputError(f"{name}: float16 cannot hold {largest:g}; use bfloat16")
         return values.astype(np.float16)
-
-    def _finite(self, name: str) -> npt.NDArray[np.float32]:
-        values = self._weights[name]
-        if not np.isfinite(values).all():
-            raise InputError(f"{name}: a weight is not finite; the policy has diverged: train it anew")
-        return values
 
     def _append(self, node: Any, inputs: list[str], output: str) -> None:
         """Append a product with other inputs."""
