@@ -42,13 +42,13 @@ def inputs_of(
     steps, num_envs = content.episode_start.shape
     policy.reset(num_envs)
     seen: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in watched}
-    for observation, starts in zip(content.observations, content.episode_start, strict=True):
+    for step, (observation, starts) in enumerate(zip(content.observations, content.episode_start, strict=True)):
         policy.restart(starts)
         policy.act(observation)
         for name, values in policy.values.items():
-            # A part of every step, in place of some steps.
+            # A part of every step, in place of some steps; another one each time, so that no unit is left out.
             stride = max(1, math.ceil(values.size * steps / _KEPT))
-            seen[name].append(np.abs(values.ravel()[::stride]))
+            seen[name].append(np.abs(values.ravel()[step % stride :: stride]))
         progress()
     magnitudes = {name: np.concatenate(parts) for name, parts in seen.items()}
     return {product.name: magnitudes[product.input] for product in products}
@@ -65,7 +65,7 @@ def ranges_of(inputs: Mapping[str, npt.NDArray[np.float32]], method: Method) -> 
       Source: Migacz, "8-bit inference with TensorRT" (2017).
 
     Raises:
-        InputError: Nothing but 0 goes into a product.
+        InputError: Nothing but 0 goes into a product, or what is no finite number.
     """
     choose: dict[str, Callable[[npt.NDArray[np.float32]], float]] = {
         "minmax": _largest,
@@ -73,12 +73,15 @@ def ranges_of(inputs: Mapping[str, npt.NDArray[np.float32]], method: Method) -> 
         "mse": _least_square_error,
         "entropy": _least_divergence,
     }
-    found = {name: choose[method](values) for name, values in inputs.items()}
-    if dead := [name for name, value in found.items() if not 0.0 < value < math.inf]:
-        raise InputError(
-            f"calibration: the range of what goes into {dead[0]} is {found[dead[0]]:g}; record more of what the policy "
-            "does"
-        )
+    found: dict[str, float] = {}
+    for name, values in inputs.items():
+        largest = _largest(values)
+        found[name] = choose[method](values) if 0.0 < largest < math.inf else largest
+        if not 0.0 < found[name] < math.inf:
+            raise InputError(
+                f"calibration: the range of what goes into {name} is {found[name]:g}; record more of what the policy "
+                "does"
+            )
     return found
 
 
