@@ -25,6 +25,7 @@ __all__ = [
     "SignalLayout",
     "columns_of",
     "command_shape",
+    "observation_names",
     "zero_commands",
 ]
 
@@ -89,3 +90,16 @@ def columns_of(indices: Sequence[int]) -> slice | npt.NDArray[np.intp]:
     step = indices[1] - indices[0] if len(indices) > 1 else 1
     even = range(indices[0], indices[0] + step * len(indices), step) if step > 0 else range(0)
     return slice(even.start, even.stop, step) if list(indices) == list(even) else np.array(indices, np.intp)
+
+
+def observation_names(contract: PolicyContract) -> list[str]:
+    """Return a name for each number of the observation, as the contract lays them out."""
+    terms = contract.observation.terms
+    blocks = [(term, position) for term in terms for position in range(term.history_length)]
+    if contract.observation.layout == "frame_major":
+        blocks.sort(key=lambda block: block[1])
+    return [
+        f"{term.name}[{index}]" + (f" of frame {position}" if term.history_length > 1 else "")
+        for term, position in blocks
+        for index in range(len(term.scale))
+    ]

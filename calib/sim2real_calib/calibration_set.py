@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
+from sim2real.layout import observation_names
 from sim2real.npz import read_npz, write_npz
 from sim2real.randomization import RandomizationFile
 from sim2real.tasks import Task, TaskEnv
@@ -130,8 +131,8 @@ def check_set(content: CalibrationSet, contract: PolicyContract) -> None:
     if strange.any():
         step, env, element = (int(where[0]) for where in np.nonzero(strange))
         raise InputError(
-            f"calibration: {element_names(contract)[element]} is {content.observations[step, env, element]} in step "
-            f"{step} of sequence {env}, and not finite in {int(strange.sum())} places; record it again"
+            f"calibration: {observation_names(contract)[element]} is {content.observations[step, env, element]} in "
+            f"step {step} of sequence {env}, and not finite in {int(strange.sum())} places; record it again"
         )
     if not content.episode_start[0].all():
         raise InputError("calibration: expected episode_start to be True at step 0 of each sequence; record it again")
@@ -157,21 +158,8 @@ def coverage_of(
         Coverage(
             name=name, low=float(low[i]), high=float(high[i]), clipped=float(clipped[i]), constant=bool(constant[i])
         )
-        for i, name in enumerate(element_names(contract))
+        for i, name in enumerate(observation_names(contract))
     )
-
-
-def element_names(contract: PolicyContract) -> list[str]:
-    """Return a name for each number of the observation, as the contract lays them out."""
-    terms = contract.observation.terms
-    blocks = [(term, position) for term in terms for position in range(term.history_length)]
-    if contract.observation.layout == "frame_major":
-        blocks.sort(key=lambda block: block[1])
-    return [
-        f"{term.name}[{index}]" + (f" of frame {position}" if term.history_length > 1 else "")
-        for term, position in blocks
-        for index in range(len(term.scale))
-    ]
 
 
 def encode_set(content: CalibrationSet) -> bytes:

@@ -42,6 +42,8 @@ class GoldenReport(msgspec.Struct, frozen=True, kw_only=True):
     action_error: float
     target_error: float
     """Of the command blocks."""
+    worst_step: int
+    """Step of the largest error of any value."""
     first_bad_step: int | None
     """First step at which any error exceeds `tolerance`."""
     tolerance: float
@@ -94,6 +96,7 @@ def replay_golden(engine: Engine, bundle: Bundle) -> GoldenReport:
         observation_error=observation_error,
         action_error=action_error,
         target_error=target_error,
+        worst_step=int(errors.max(axis=1).argmax()),
         first_bad_step=int(bad[0]) if len(bad) else None,
         tolerance=tolerance,
     )

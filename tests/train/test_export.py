@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from sim2real.bundle import read_bundle
 from sim2real.contract import PolicyContract, decode_contract
 from sim2real.errors import InputError
 from sim2real.golden import MIN_GOLDEN_STEPS, Golden
+from sim2real.layout import observation_names
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY, read_metadata
 from sim2real.signing import generate_signing_key, load_signing_key
 from sim2real.tasks import get_task
@@ -23,6 +26,7 @@ from sim2real_edge.golden import replay_golden
 from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
 from sim2real_train.encoder import ConvConfig
 from sim2real_train.export import ExportResult, actor_of, contract_of, export, record_golden
+from sim2real_train.findings import findings_of
 from sim2real_train.models import Actor, ModelConfig, ObservationNormalizer
 from sim2real_train.onnx_graph import IR_VERSION, OPSET, actor_to_onnx
 from sim2real_train.parity import TOLERANCE, prove
@@ -158,6 +162,43 @@ def exported(trained: Callable[[str], Path]) -> Callable[[str], Exported]:
 @pytest.fixture(scope="module")
 def gru(exported: Callable[[str], Exported]) -> Exported:
     return exported("gru")
+
+
+def test_it_says_where_the_largest_error_is(gru: Exported) -> None:
+    """Of an export that computes one action otherwise than was trained, in that action."""
+    wrong = copy.deepcopy(gru.actor)
+    with torch.no_grad():
+        wrong.last_layer.bias[0] += 0.1
+    found = prove(gru.actor, gru.contract, actor_to_onnx(wrong, gru.contract), gru.golden)
+    first = gru.contract.action.joints[0]
+    assert all(re.fullmatch(rf"{first} in step \d+", each.where) for each in found if each.engine == "onnxruntime")
+
+
+def test_what_a_policy_does_not_use_is_told_and_subnormal_weights_are_0(gru: Exported) -> None:
+    odd = copy.deepcopy(gru.actor)
+    tiny = np.float32(1e-39)
+    with torch.no_grad():
+        odd.last_layer.weight[0] = 0.0
+        odd.last_layer.weight[0, :3] = float(tiny)
+        for layer in odd.network.modules():
+            if isinstance(layer, torch.nn.Linear) and layer is not odd.last_layer:
+                layer.weight[1] = 0.0
+                break
+    golden = dataclasses.replace(gru.golden, observations=gru.golden.observations.copy())
+    golden.observations[:, 2] = 0.5
+    found = findings_of(odd, gru.contract, golden)
+    assert found.subnormal_weights == 3
+    assert sum(found.dead_channels.values()) == 1
+    assert found.constant_inputs[-1] == observation_names(gru.contract)[2]
+    assert [line.partition(":")[0] for line in found.lines()] == [
+        "inputs that did not move in the golden run",
+        "dead channels (no weights)",
+        "subnormal weights, written as 0",
+    ]
+    model = onnx.load_from_string(actor_to_onnx(odd, gru.contract))
+    for each in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(each)
+        assert values.dtype != np.float32 or not ((values != 0.0) & (np.abs(values) < np.finfo(np.float32).tiny)).any()
 
 
 def drop_normaliser(actor: Actor) -> None:

@@ -96,9 +96,10 @@ def run_export(args: ExportArgs) -> Outcome:
     result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed, robot=args.robot)
     lines = [
         f"{'ok  ' if each.passed else 'FAIL'} {each.engine}, measurements: {each.measurements}: "
-        f"{each.steps} steps, largest error {each.error:.1e} (allowed {each.tolerance:.0e})"
+        f"{each.steps} steps, largest error {each.error:.1e} of {each.where} (allowed {each.tolerance:.0e})"
         for each in result.parity
     ]
+    lines += result.findings.lines()
     if result.passed:
         lines.append(f"wrote {args.out}: contract {result.contract_sha256[:12]}…, ONNX opset {result.opset}")
     else:

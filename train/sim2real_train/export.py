@@ -21,6 +21,7 @@ from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from sim2real_train.config import config_sha256
 from sim2real_train.environments import sizes_of
+from sim2real_train.findings import Findings, findings_of
 from sim2real_train.models import Actor, encoder_columns
 from sim2real_train.onnx_graph import OPSET, actor_to_onnx
 from sim2real_train.parity import Parity, prove
@@ -59,6 +60,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     opset: int
     onnx_bytes: int
     parity: tuple[Parity, ...]
+    findings: Findings
 
     @property
     def passed(self) -> bool:
@@ -107,6 +109,7 @@ def export(
         opset=OPSET,
         onnx_bytes=len(onnx),
         parity=parity,
+        findings=findings_of(actor, contract, golden),
     )
     if not result.passed:
         return result

@@ -185,6 +185,9 @@ class _Graph:
 
         name = f"weight_{len(self.weights)}"
         array: npt.NDArray[np.float32 | np.int64] = tensor.detach().numpy()
+        if array.dtype == np.float32:
+            # Subnormal numbers slow a CPU down a hundred times, and engines differ in whether they take them for 0.
+            array = np.where(np.abs(array) < np.finfo(np.float32).tiny, np.float32(0.0), array)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 

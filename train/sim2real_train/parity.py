@@ -40,6 +40,8 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     error: float
     """Largest |got − trained| / max(1, |trained|)."""
+    where: str
+    """Which action, of which step."""
     tolerance: float = TOLERANCE
 
     @property
@@ -62,20 +64,15 @@ def prove(actor: Actor, contract: PolicyContract, onnx: bytes, golden: Golden) -
     starts = np.zeros(len(wide), np.bool_)
     starts[0] = True
     comparisons = (("the task in simulation", golden.signals, golden.episode_start), ("ten times wider", wide, starts))
-    return (
-        *(
-            Parity(
-                engine="onnxruntime",
-                measurements=name,
-                steps=len(signals),
-                error=_error(
-                    _replay(onnx_policy, contract, signals, begins), _replay(torch_policy, contract, signals, begins)
-                ),
-            )
-            for name, signals, begins in comparisons
-        ),
-        _edge_parity(contract, onnx, golden),
-    )
+    found: list[Parity] = []
+    for name, signals, begins in comparisons:
+        error, where = _error(
+            contract,
+            _replay(onnx_policy, contract, signals, begins),
+            _replay(torch_policy, contract, signals, begins),
+        )
+        found.append(Parity(engine="onnxruntime", measurements=name, steps=len(signals), error=error, where=where))
+    return (*found, _edge_parity(contract, onnx, golden))
 
 
 def _wide_measurements(contract: PolicyContract, signals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -103,10 +100,15 @@ def _replay(
     return actions
 
 
-def _error(got: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
+def _error(
+    contract: PolicyContract, got: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]
+) -> tuple[float, str]:
+    """Return the largest error, infinite if one is not finite, and where it is."""
     scale = np.maximum(1.0, np.abs(expected.astype(np.float64)))
-    error = float(np.max(np.abs(got.astype(np.float64) - expected) / scale))
-    return error if np.isfinite(error) else float("inf")
+    errors = np.abs(got.astype(np.float64) - expected) / scale
+    errors[~np.isfinite(errors)] = np.inf
+    step, element = np.unravel_index(int(errors.argmax()), errors.shape)
+    return float(errors[step, element]), f"{contract.action.joints[int(element)]} in step {int(step)}"
 
 
 def _edge_parity(contract: PolicyContract, onnx: bytes, golden: Golden) -> Parity:
@@ -129,4 +131,5 @@ def _edge_parity(contract: PolicyContract, onnx: bytes, golden: Golden) -> Parit
         measurements="the task in simulation",
         steps=report.steps,
         error=error if report.passed or error > TOLERANCE else float("inf"),
+        where=f"step {report.worst_step}",
     )
