@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +26,6 @@ __all__ = [
     "decode_set",
     "encode_set",
     "record_set",
-    "set_sha256",
 ]
 
 Array = npt.NDArray[np.float32]
@@ -37,9 +35,7 @@ NOISY_SHARE: Final = 0.25
 DISTURBANCE: Final = 0.5
 """Standard deviation of that disturbance, of actions that a contract clips to ±1."""
 _MOVES: Final = 1e-6
-"""Least standard deviation of an observation that is not constant."""
-_FAR: Final = 5.0
-"""Standard deviations of training from which an observation is clipped."""
+"""Least span of an observation that is not constant, in standard deviations of training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +61,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     clipped: float
-    """Share of the samples beyond ±5 standard deviations of training, which the policy clips."""
+    """Share of the samples that the policy's normaliser clips."""
     constant: bool
 
 
@@ -139,7 +135,7 @@ def check_set(content: CalibrationSet, contract: PolicyContract) -> None:
 
 
 def coverage_of(
-    content: CalibrationSet, contract: PolicyContract, mean: Array, inverse_std: Array
+    content: CalibrationSet, contract: PolicyContract, mean: Array, inverse_std: Array, limit: float
 ) -> tuple[Coverage, ...]:
     """Return what the set has seen of each number of the observation, beside what training saw.
 
@@ -148,12 +144,13 @@ def coverage_of(
         contract: Names the observation's numbers.
         mean: What the policy's normaliser takes off, shape (O,).
         inverse_std: What it multiplies by, shape (O,).
+        limit: What it clips to, in standard deviations of training.
     """
     rows = content.observations.reshape(-1, content.observations.shape[2])
     normalized = (rows - mean) * inverse_std
-    clipped = (np.abs(normalized) > _FAR).mean(axis=0)
+    clipped = (np.abs(normalized) > limit).mean(axis=0)
     low, high = rows.min(axis=0), rows.max(axis=0)
-    constant = normalized.std(axis=0) < _MOVES
+    constant = np.ptp(normalized, axis=0) < _MOVES
     return tuple(
         Coverage(
             name=name, low=float(low[i]), high=float(high[i]), clipped=float(clipped[i]), constant=bool(constant[i])
@@ -184,8 +181,3 @@ def decode_set(content: bytes) -> CalibrationSet:
             f"{starts.dtype}"
         )
     return CalibrationSet(observations=observations, episode_start=starts)  # pyright: ignore[reportArgumentType]
-
-
-def set_sha256(content: CalibrationSet) -> str:
-    """Return the hex digest of the set's file."""
-    return hashlib.sha256(encode_set(content)).hexdigest()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sim2real.errors import InputError
 
-__all__ = ["Product", "batched", "products_of", "runnable", "weights_of"]
+__all__ = ["Product", "batched", "normalizer_of", "products_of", "runnable", "weights_of"]
 
 _PRODUCTS: Final = ("Gemm", "Conv")
 
@@ -63,6 +63,22 @@ def products_of(model: Any) -> tuple[Product, ...]:
             )
         )
     return tuple(found)
+
+
+def normalizer_of(model: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], float]:
+    """Return what a policy takes off its observations, what it multiplies them by, and what it clips them to.
+
+    Raises:
+        InputError: It does not begin with these three operators, as `sim2real export` writes them.
+    """
+    first = model.graph.node[:3]
+    if [node.op_type for node in first] != ["Sub", "Mul", "Clip"]:
+        raise InputError(
+            "policy: expected a normaliser first (Sub, Mul, Clip), as sim2real export writes it, got "
+            f"{', '.join(node.op_type for node in first)}; without one few bits cost too much: export the policy again"
+        )
+    weights = weights_of(model)
+    return weights[first[0].input[1]], weights[first[1].input[1]], float(weights[first[2].input[2]])
 
 
 def weights_of(model: Any) -> Mapping[str, npt.NDArray[Any]]:

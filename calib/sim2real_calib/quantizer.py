@@ -37,7 +37,7 @@ from sim2real_calib.calibration_set import (
 )
 from sim2real_calib.closed_loop import Driven, compare, drive, verdict
 from sim2real_calib.graph_lint import lint
-from sim2real_calib.products import products_of, runnable, weights_of
+from sim2real_calib.products import normalizer_of, products_of, runnable
 from sim2real_calib.quantize import Precision, quantized
 from sim2real_calib.sensitivity import layer_errors, output_error, replayed, worst
 
@@ -98,7 +98,7 @@ def quantize(args: QuantizeArgs) -> Quantized:
     if "float32" not in bundle.models:
         raise InputError(f"{args.bundle}: holds no float32 policy to quantize, only {', '.join(bundle.models)}")
     work = _prepare(args, bundle)
-    coverage = coverage_of(work.content, bundle.contract, *_normalizer(work.float32))
+    coverage = coverage_of(work.content, bundle.contract, *normalizer_of(_parsed(work.float32)))
     calibration = encode_set(work.content)
     digest = hashlib.sha256(calibration).hexdigest()
     before = _earlier_trials(bundle, digest)
@@ -290,13 +290,6 @@ def _checked(model: bytes, precision: Precision, layers: tuple[LayerError, ...])
     from sim2real_calib.trt_check import check_graph
 
     return check_graph(model, precision, expected=sum(not layer.kept for layer in layers))
-
-
-def _normalizer(float32: bytes) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return what the policy takes off its observations and multiplies them by: its first two operators."""
-    model = _parsed(float32)
-    weights = weights_of(model)
-    return weights[model.graph.node[0].input[1]], weights[model.graph.node[1].input[1]]
 
 
 def _parsed(onnx_file: bytes) -> Any:
