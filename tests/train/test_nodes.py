@@ -113,6 +113,15 @@ def training(cluster: Cluster, out: Path, *words: str) -> Generator[subprocess.P
         yield process
 
 
+def wait_for_simulators(process: subprocess.Popen[bytes], node: psutil.Process, number: int) -> int:
+    """Wait for an iteration, and on until there are simulators on a node; return the number of the iteration then."""
+    wait_for_iteration(process, number)
+    while not children_named("ray::SimWorker", of=node.pid):
+        number += 1
+        wait_for_iteration(process, number)
+    return number
+
+
 def interrupted(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -125,16 +134,12 @@ def test_a_run_outlives_a_node_of_its_simulators(cluster: Cluster, tmp_path: Pat
     second = cluster.start(cpus=2)
     out = tmp_path / "run"
     with training(cluster, out, "--placement=disaggregated", "--workers=3") as process:
-        wait_for_iteration(process, 4)
-        assert children_named("ray::SimWorker", of=second.pid)
+        number = wait_for_simulators(process, second, 4)
         assert not children_named("ray::LearnerWorker", of=second.pid)
         kill(second)
         read_until(process, lambda seen: b"was replaced; the run goes on" in seen)
         third = cluster.start(cpus=2)
-        number = 10
-        while not children_named("ray::SimWorker", of=third.pid):
-            number += 1
-            wait_for_iteration(process, number)
+        number = wait_for_simulators(process, third, number)
         wait_for_iteration(process, number + 10)
         interrupted(process)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_bytes().splitlines()]

@@ -208,12 +208,24 @@ def is_private_without_gpus() -> bool:
     return not others and first["NodeManagerAddress"] == _LOOPBACK and "GPU" not in first["Resources"]
 
 
-def spilled_bytes() -> int:
-    """Return how many bytes of the object stores' content went to the disks since the cluster began."""
+def spilled_bytes() -> int | None:
+    """Return how many bytes of the object stores' content went to the disks since the cluster began.
+
+    None: a node does not answer; the cluster may not know yet that it is dead.
+    """
     # Ray shows it on its dashboard only, which we do not start.
     internal: Any = importlib.import_module("ray._private.internal_api")
     state: Any = importlib.import_module("ray._private.state")
-    return int(internal.get_memory_info_reply(state.state).store_stats.spilled_bytes_total)
+    rpc_error: type[Exception] = importlib.import_module("grpc").RpcError
+    own = ray.get_runtime_context().get_node_id()
+    # The one beside us asks the others.
+    (node,) = [each for each in cast("list[dict[str, Any]]", ray.nodes()) if each["NodeID"] == own]
+    where = (node["NodeManagerAddress"], node["NodeManagerPort"])
+    try:
+        reply = internal.get_memory_info_reply(state.state, *where, timeout_seconds=CONNECT_SECONDS)
+    except rpc_error:
+        return None
+    return int(reply.store_stats.spilled_bytes_total)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from sim2real.errors import InputError, Sim2RealError
 from sim2real_train.actors import HUNG, answers, died, ready, silent, started
 from sim2real_train.admission import Admission, Arrival
 from sim2real_train.checkpoint import Arrays, Checkpoint
-from sim2real_train.chunks import ChunkInfo, Collected, Spawn, WorkerState
+from sim2real_train.chunks import ChunkInfo, Collected, Spawn, WarmStart, WorkerState
 from sim2real_train.cluster import spilled_bytes
 from sim2real_train.evaluate import Episodes
 from sim2real_train.hang import HangLimit, Silence
@@ -155,6 +155,11 @@ class Split(ABC):
         )
         self._spread_first_weights()
 
+    def begin_with(self, warm: WarmStart) -> None:
+        """Begin with what another run has learned; before anything is collected, since that is with those weights."""
+        answers(self._all("begin_with", warm), limit=self._hang.of("load"), who="learner")
+        self._spread_first_weights()
+
     def stages(self) -> dict[str, float]:
         """Return where time, bytes and chunks went since the last call (`Stages.report`), and counts of the run."""
         served: dict[str, float] = {}
@@ -166,8 +171,9 @@ class Split(ABC):
             "dropped_chunks": float(self.admission.dropped),
             "lost_chunks": float(self.admission.lost),
             "waiting_chunks": float(self.admission.waiting),
-            "spilled_bytes": float(spilled_bytes()),
         }
+        if (spilled := spilled_bytes()) is not None:
+            counts["spilled_bytes"] = float(spilled)
         figures = self._stages.report(len(self.pool), busy_seconds=self.pool.busy_seconds())
         return figures | counts | served
 
