@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from sim2real_train.behaviour import Behaviour
+from sim2real_train.chunks import WarmStart
 from sim2real_train.device import CPU, array_of
 from sim2real_train.models import Actor
 from sim2real_train.moments import Moments
@@ -115,6 +116,11 @@ class Algorithm(ABC):
         self.version = int(learner["version"])
         self.load_optimizer_state(learner)
         self._renew()
+
+    def begin_with(self, warm: WarmStart) -> None:
+        """Take the weights and the normalisers' moments of another run, and leave all else as it is."""
+        own = self.state()
+        self.load_state({"weights": own["weights"] | warm.weights, "learner": own["learner"] | warm.normalisers})
 
     def replica_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what this replica's next updates depend on and no other's."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim2real_train.checkpoint import Arrays
     from sim2real_train.evaluate import Episodes
 
-__all__ = ["ChunkInfo", "Collected", "LearnerRole", "SimRole", "Spawn", "WorkerState"]
+__all__ = ["ChunkInfo", "Collected", "LearnerRole", "SimRole", "Spawn", "WarmStart", "WorkerState"]
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,14 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     arrays: dict[str, npt.NDArray[Any]]
     generator: dict[str, Any]
     """State of the environments' NumPy generators, by group."""
+
+
+class WarmStart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run takes from another that it begins with."""
+
+    weights: dict[str, npt.NDArray[Any]]
+    normalisers: dict[str, npt.NDArray[Any]]
+    """Moments, by their names in the state of a learner."""
 
 
 class ChunkInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +124,10 @@ class LearnerRole(Protocol):
 
     def load_state(self, learner: dict[str, Arrays], state: WorkerState) -> None:
         """Go on exactly from what `learner_state` and `state` returned."""
+        ...
+
+    def begin_with(self, warm: WarmStart) -> None:
+        """Begin with what another run has learned."""
         ...
 
 

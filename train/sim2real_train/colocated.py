@@ -12,7 +12,7 @@ import ray
 from sim2real.errors import Sim2RealError
 from sim2real_train.actors import answers, started
 from sim2real_train.checkpoint import Arrays, Checkpoint
-from sim2real_train.chunks import Collected, Spawn, WorkerState
+from sim2real_train.chunks import Collected, Spawn, WarmStart, WorkerState
 from sim2real_train.config import TrainConfig
 from sim2real_train.device import learning_device
 from sim2real_train.evaluate import Episodes
@@ -118,6 +118,10 @@ class Colocated:
             for arrays, generator in zip(checkpoint.workers, checkpoint.state.generators, strict=True)
         ]
         self._each("load", "load_state", [(learner, state) for state in states])
+
+    def begin_with(self, warm: WarmStart) -> None:
+        """Begin with what another run has learned."""
+        self._all("load", "begin_with", warm)
 
     def close(self) -> None:
         """End all workers."""

@@ -23,6 +23,7 @@ from sim2real_train.sac import SacConfig
 __all__ = [
     "AlgorithmConfig",
     "FileRef",
+    "InitRef",
     "PlacementConfig",
     "TrainConfig",
     "check_config",
@@ -66,6 +67,15 @@ class FileRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sha256: str
 
 
+class InitRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which policy a run begins with; `sim2real_train.warm_start.init_at` makes one."""
+
+    checkpoint: str
+    """Absolute path of its checkpoint folder, as it was when the run began."""
+    weights_sha256: str
+    """Of its weights, which are read once, when the run begins."""
+
+
 # What has a default is left out where it has it: configurations from before there was such a field stay what they were.
 class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that the learned weights depend on, but the number of iterations."""
@@ -93,6 +103,8 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where it runs."""
     algorithm: AlgorithmConfig
     """How is learned."""
+    init_from: InitRef | None = None
+    """Whose weights and normalisers it begins with; None: it begins from nothing."""
     randomization_file: FileRef | None = None
     """Where `randomization` was read from; the ranges themselves are in the configuration."""
     rewards: dict[str, Finite] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sim2real_train.checkpoint import Arrays, Checkpoint
-from sim2real_train.chunks import Collected, WorkerState
+from sim2real_train.chunks import Collected, WarmStart, WorkerState
 from sim2real_train.evaluate import Episodes
 from sim2real_train.moments import Moments
 
@@ -53,4 +53,8 @@ class Placement(Protocol):
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on exactly from a checkpoint."""
+        ...
+
+    def begin_with(self, warm: WarmStart) -> None:
+        """Begin with what another run has learned; before anything is collected."""
         ...

@@ -14,7 +14,7 @@ from sim2real_train.admission import Ticket
 from sim2real_train.algorithms import make_algorithm
 from sim2real_train.behaviour import Behaviour
 from sim2real_train.checkpoint import Arrays
-from sim2real_train.chunks import ChunkInfo, WorkerState
+from sim2real_train.chunks import ChunkInfo, WarmStart, WorkerState
 from sim2real_train.collector import Collector
 from sim2real_train.config import TrainConfig
 from sim2real_train.device import array_of, learning_device
@@ -190,6 +190,10 @@ class LearnerWorker:
             self._algorithm.load_replica_state(state.arrays)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"checkpoint: does not fit this run ({type(error).__name__}); train anew") from error
+
+    def begin_with(self, warm: WarmStart) -> None:
+        """Begin with what another run has learned."""
+        self._algorithm.begin_with(warm)
 
 
 def _never(gradient: torch.Tensor) -> None:

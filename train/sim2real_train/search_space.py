@@ -85,6 +85,7 @@ def check_space(base: TrainConfig, axes: Sequence[Axis]) -> dict[str, tuple[Any,
     """
     from sim2real_train.checks import check_run
     from sim2real_train.overrides import override
+    from sim2real_train.warm_start import warm_start
 
     first = {axis.name: axis.values[0] for axis in axes}
     configs: dict[tuple[tuple[str, str], ...], TrainConfig] = {}
@@ -95,6 +96,7 @@ def check_space(base: TrainConfig, axes: Sequence[Axis]) -> dict[str, tuple[Any,
             if corner not in configs:
                 configs[corner] = override(base, [f"{name}={value}" for name, value in corner], "--space")
                 check_run(configs[corner])
+                warm_start(configs[corner])
         values[axis.name] = tuple(_value(configs[corner], axis.name) for corner in corners)
     return values
 

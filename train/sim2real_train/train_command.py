@@ -13,7 +13,7 @@ from sim2real.errors import InputError
 from sim2real_train.train_args import TrainArgs
 
 if TYPE_CHECKING:
-    from sim2real_train.config import PlacementConfig, TrainConfig
+    from sim2real_train.config import InitRef, PlacementConfig, TrainConfig
     from sim2real_train.placements import Machines
     from sim2real_train.plan import Choice
     from sim2real_train.presets import Preset
@@ -47,7 +47,7 @@ _OF_PLACEMENT: Final = {"placement": "kind"} | {
 _FIELDS: Final = (
     {name: name for name in ("task", "robot", "engine", "randomization", "num_envs", "seed", "command_delay")}
     | {"latency": "delays", "workers": "num_workers", "algo": "algorithm.algo", "teacher": "algorithm.teacher"}
-    | {"privileged": "model.privileged"}
+    | {"privileged": "model.privileged", "init_from": "init_from"}
     | {option: f"model.{field}" for option, field in _OF_MODEL.items()}
     | {option: f"algorithm.{field}" for option, field in _OF_ALGORITHM.items()}
     | {option: f"placement.{field}" for option, field in _OF_PLACEMENT.items()}
@@ -229,11 +229,24 @@ def _train_config(args: TrainArgs, preset: Preset) -> TrainConfig:
         model=preset.model,
         placement=_placement(args),
         algorithm=preset.algorithm,
+        init_from=None if args.init_from is None else _init(args, args.init_from),
     )
     for name in (assignment.partition("=")[0] for assignment in args.set):
         _check_no_schedule(name)
         check_said_once(args, name, "--set")
     return override(config, args.set, "--set")
+
+
+def _init(args: TrainArgs, path: Path) -> InitRef:
+    """Return what a run begins with; one that is resumed has begun, and what with may be another now, or gone."""
+    from sim2real_train.checkpoint import has_checkpoint, read_checkpoint
+    from sim2real_train.warm_start import init_at
+
+    if args.resume and args.out is not None and has_checkpoint(args.out / "checkpoint"):
+        before = read_checkpoint(args.out / "checkpoint").state.config.init_from
+        if before is not None and Path(before.checkpoint) in (path.absolute(), path.absolute() / "checkpoint"):
+            return before
+    return init_at(path)
 
 
 def check_said_once(args: TrainArgs, name: str, by: str, *, through: str = "") -> None:

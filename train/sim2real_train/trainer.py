@@ -16,6 +16,7 @@ from sim2real.randomization import RandomizationFile
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.checks import check_run
+from sim2real_train.chunks import WarmStart
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import verdict
 from sim2real_train.evaluate import Evaluation
@@ -28,6 +29,7 @@ from sim2real_train.plan import Choice
 from sim2real_train.plants import Told, plants_of_run
 from sim2real_train.provenance import note_attempt, note_placement
 from sim2real_train.run_folder import BEST, CHECKPOINT, DUMPS, check_layout, claimed, clear
+from sim2real_train.warm_start import warm_start
 from sim2real_train.watch import WorkerLostError
 
 __all__ = ["Schedule", "TrainResult", "TrainingStoppedError", "train"]
@@ -99,6 +101,8 @@ def train(
     """
     check_run(config)
     check_placement(config, schedule.machines)
+    # What a run goes on from has all in it that it once began with.
+    warm = None if resume and has_checkpoint(_checkpoint(out)) else warm_start(config)
     with claimed(out), interrupts.handled_once():
         check_layout(out)
         if not resume:
@@ -110,7 +114,7 @@ def train(
                 clear(out)
             note_attempt(out, config, 0 if start is None else start.state.iteration, placement)
             try:
-                result = _train(config, schedule, out, start, placement)
+                result = _train(config, schedule, out, start or warm, placement)
             except WorkerLostError as error:
                 _check_again(error, before, out)
                 if not left:
@@ -127,7 +131,7 @@ def train(
 
 
 def _train(
-    config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | None, placement: Choice | None
+    config: TrainConfig, schedule: Schedule, out: Path, start: Checkpoint | WarmStart | None, placement: Choice | None
 ) -> TrainResult:
     """Make one attempt; a worker that dies ends it with `WorkerLostError`."""
     try:
@@ -170,7 +174,12 @@ class _Run:
     """One attempt at a run, from its start or from a checkpoint."""
 
     def __init__(
-        self, config: TrainConfig, schedule: Schedule, out: Path, workers: Placement, start: Checkpoint | None
+        self,
+        config: TrainConfig,
+        schedule: Schedule,
+        out: Path,
+        workers: Placement,
+        start: Checkpoint | WarmStart | None,
     ) -> None:
         self.config = config
         self.schedule = schedule
@@ -179,7 +188,9 @@ class _Run:
         self.metrics: list[Metrics] = []
         self.began = time.monotonic()
         self.saved: State | None = None
-        if start is not None:
+        if isinstance(start, WarmStart):
+            workers.begin_with(start)
+        elif start is not None:
             workers.load(start)
             self.metrics = list(start.state.metrics)
             self.began -= start.state.wall_seconds

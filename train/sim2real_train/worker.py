@@ -14,7 +14,7 @@ import torch
 from sim2real.errors import InputError
 from sim2real_train.algorithm import Average
 from sim2real_train.algorithms import make_algorithm
-from sim2real_train.chunks import Collected, WorkerState
+from sim2real_train.chunks import Collected, WarmStart, WorkerState
 from sim2real_train.collector import Collector
 from sim2real_train.config import TrainConfig
 from sim2real_train.environments import evaluate_on
@@ -122,6 +122,10 @@ class Worker:
             raise InputError(
                 f"checkpoint: does not fit this run (worker {self.rank}: {type(error).__name__}); train anew"
             ) from error
+
+    def begin_with(self, warm: WarmStart) -> None:
+        """Begin with what another run has learned."""
+        self.algorithm.begin_with(warm)
 
     def weights_sha256(self) -> str:
         """Return a digest of all weights, for comparison with other workers'."""
