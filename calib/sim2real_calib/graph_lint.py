@@ -15,6 +15,7 @@ __all__ = ["lint"]
 _LEAST_SCALE: Final = 2.0**-60
 _LARGEST_SCALE: Final = 2.0**60
 _FP8_OPSET: Final = 19
+_DOUBLE: Final = "expected float32, got float64, which TensorRT makes float32 of"
 
 
 def lint(onnx_file: bytes) -> list[str]:
@@ -37,20 +38,47 @@ def lint(onnx_file: bytes) -> list[str]:
         return ["the file is no ONNX model"]
     if not model.graph.node:
         return ["the graph has no nodes"]
-    constants = weights_of(model)
+    constants = {**weights_of(model), **_computed(model)}
     producers = {output: node for node in model.graph.node for output in node.output}
-    return [
+    found = (
         *_constants(constants),
+        *_doubles(model),
         *_quantizations(model, constants),
         *_axes(model, constants, producers),
         *_unused(model, producers),
-    ]
+    )
+    # A scale may be used twice.
+    return list(dict.fromkeys(found))
+
+
+def _computed(model: Any) -> Mapping[str, npt.NDArray[Any]]:
+    """Return constants that are written as nodes."""
+    from onnx import numpy_helper
+
+    return {
+        node.output[0]: numpy_helper.to_array(each.t)
+        for node in model.graph.node
+        if node.op_type == "Constant"
+        for each in node.attribute
+        if each.name == "value"
+    }
+
+
+def _doubles(model: Any) -> Iterator[str]:
+    from onnx import TensorProto
+
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.DOUBLE:
+            yield f"{value.name}: {_DOUBLE}"
+    for node in model.graph.node:
+        if node.op_type == "Cast" and any(each.i == TensorProto.DOUBLE for each in node.attribute):
+            yield f"{node.output[0]}: {_DOUBLE}"
 
 
 def _constants(constants: Mapping[str, npt.NDArray[Any]]) -> Iterator[str]:
     for name, values in constants.items():
         if values.dtype == np.float64:
-            yield f"{name}: expected float32, got float64, which TensorRT makes float32 of"
+            yield f"{name}: {_DOUBLE}"
         if values.dtype.kind not in "iub" and not np.isfinite(values.astype(np.float64)).all():
             yield f"{name}: holds numbers that are not finite"
 
@@ -85,7 +113,10 @@ def _axes(model: Any, constants: Mapping[str, npt.NDArray[Any]], producers: Mapp
         attributes = {each.name: each.i for each in node.attribute}
         outputs = 0 if node.op_type == "Conv" or attributes.get("transB") else 1
         axis = next((each.i for each in weight.attribute if each.name == "axis"), 1)
-        if constants[weight.input[1]].ndim == 1 and axis != outputs:
+        codes, scale = constants.get(weight.input[0]), constants[weight.input[1]]
+        if codes is None:
+            yield f"{node.output[0]}: its weight is no constant"
+        elif scale.ndim == 1 and axis % codes.ndim != outputs:
             yield f"{node.output[0]}: its weight is quantised along axis {axis}, and its outputs lie along {outputs}"
 
 
