@@ -29,7 +29,8 @@ class HilRunArgs:
     """Prove a bundle over the wire: this process is the robot, the edge is a process of its own.
 
     In lockstep the trajectory must equal the one of a single process, bit for bit. In real time every latency must keep
-    to the contract's budget. The verdicts go to the report, and to the exit code: 0 pass, 1 fail.
+    to the contract's budget. The verdicts go to the report, which is written to runs/hil/MODE unless --out says
+    otherwise, and to the exit code: 0 pass, 1 fail.
     """
 
     bundle: tyro.conf.Positional[Path]

@@ -40,19 +40,20 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PlayArgs:
-    """Watch a task's robot in simulation, driven by a policy bundle or by zero actions.
+    """Watch a task's robot in simulation, driven by a policy or by zero actions.
 
     It is shown in MuJoCo's viewer; with --video in a file, with --web in a browser. What is shown is the first
-    environment, what is told is of all. With a bundle, the robot is driven by the edge's own controller, its supervisor
+    environment, what is told is of all. With a policy, the robot is driven by the edge's own controller, its supervisor
     included, as a real one would be.
     """
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """Name of the task; `sim2real tasks` lists them."""
     policy: Annotated[
-        Path | None, tyro.conf.arg(metavar="BUNDLE", help_behavior_hint="(default: nobody drives, all actions are 0)")
+        Path | None, tyro.conf.arg(metavar="POLICY", help_behavior_hint="(default: nobody drives, all actions are 0)")
     ] = None
-    """Policy bundle that drives."""
+    """Policy that drives: a bundle; or the folder of a run, of whose last checkpoint one is made first, or a checkpoint
+    folder, e.g. RUN/best."""
     robot: Annotated[
         str | None,
         tyro.conf.arg(
@@ -211,10 +212,13 @@ def _with_wishes(task: Task, wishes: Array) -> Task:
 def _read_policy(args: PlayArgs) -> Bundle | None:
     if args.policy is None:
         return None
-    from sim2real.bundle import read_bundle
+    from sim2real.policies import read_policy
     from sim2real.signing import load_public_key
 
-    return read_bundle(args.policy, trusted_keys=[load_public_key(key) for key in args.trust] or None)
+    trusted = [load_public_key(key) for key in args.trust] or None
+    bundle, name = read_policy(args.policy, trusted_keys=trusted, robot=args.robot)
+    tqdm.write(f"play: the policy is {name}", file=sys.stderr)
+    return bundle
 
 
 def _file_of(bundle: Bundle | None) -> str | None:
