@@ -25,11 +25,13 @@ from sim2real_edge.engine import load_engine
 from sim2real_edge.golden import replay_golden
 from sim2real_train.checkpoint import State, read_checkpoint, write_checkpoint
 from sim2real_train.encoder import ConvConfig
-from sim2real_train.export import ExportResult, actor_of, contract_of, export, record_golden
+from sim2real_train.export import ExportResult, actor_of, contract_of, export
 from sim2real_train.findings import findings_of
+from sim2real_train.golden_run import record_golden
 from sim2real_train.models import Actor, ModelConfig, ObservationNormalizer
 from sim2real_train.onnx_graph import IR_VERSION, OPSET, actor_to_onnx
 from sim2real_train.parity import TOLERANCE, prove
+from sim2real_train.policy import TorchPolicy
 from sim2real_train.ppo import PpoConfig
 from tests.train.builders import TASK, iterate, make_worker, metrics, small_config
 
@@ -140,10 +142,10 @@ class Exported:
         task = get_task(checkpoint.state.config.task)
         self.actor: Actor = actor_of(checkpoint)
         self.contract: PolicyContract = contract_of(checkpoint, task, self.actor)
-        self.golden: Golden = record_golden(self.actor, task, self.contract, steps=2 * MIN_GOLDEN_STEPS)
+        self.golden: Golden = record_golden(TorchPolicy(self.actor), task, self.contract, steps=2 * MIN_GOLDEN_STEPS)
 
     def passes(self, exported: bytes) -> bool:
-        return all(each.passed for each in prove(self.actor, self.contract, exported, self.golden))
+        return all(each.passed for each in prove(TorchPolicy(self.actor), self.contract, exported, self.golden))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +171,7 @@ def test_it_says_where_the_largest_error_is(gru: Exported) -> None:
     wrong = copy.deepcopy(gru.actor)
     with torch.no_grad():
         wrong.last_layer.bias[0] += 0.1
-    found = prove(gru.actor, gru.contract, actor_to_onnx(wrong, gru.contract), gru.golden)
+    found = prove(TorchPolicy(gru.actor), gru.contract, actor_to_onnx(wrong, gru.contract), gru.golden)
     first = gru.contract.action.joints[0]
     assert all(re.fullmatch(rf"{first} in step \d+", each.where) for each in found if each.engine == "onnxruntime")
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from sim2real.action import ActionMapper
 from sim2real.bundle import write_bundle
 from sim2real.contract import PolicyContract, contract_hash
 from sim2real.errors import InputError
-from sim2real.golden import Golden
-from sim2real.layout import command_shape
-from sim2real.observation import ObservationBuilder
-from sim2real.tasks import Task, TaskEnv, get_task
+from sim2real.tasks import Task, get_task
 from sim2real.tasks.base import task_identity, unpublished
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from sim2real_train.config import config_sha256
 from sim2real_train.environments import sizes_of
 from sim2real_train.findings import Findings, findings_of
+from sim2real_train.golden_run import record_golden
 from sim2real_train.models import Actor, encoder_columns
 from sim2real_train.onnx_graph import OPSET, actor_to_onnx
 from sim2real_train.parity import Parity, prove
@@ -31,18 +27,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = [
-    "GOLDEN_STEPS",
     "ExportResult",
     "actor_of",
     "contract_of",
     "export",
-    "record_golden",
     "task_of",
     "with_robot",
 ]
-
-GOLDEN_STEPS: Final = 600
-"""Control steps of the golden run, in two episodes."""
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +88,9 @@ def export(
     actor = actor_of(here)
     contract = contract_of(checkpoint, task, actor)
     onnx = actor_to_onnx(actor, contract)
-    golden = record_golden(actor, task, contract, seed=seed)
-    parity = prove(actor, contract, onnx, golden)
+    policy = TorchPolicy(actor)
+    golden = record_golden(policy, task, contract, seed=seed)
+    parity = prove(policy, contract, onnx, golden)
     result = ExportResult(
         bundle=None,
         task=task.name,
@@ -184,46 +176,3 @@ def contract_of(checkpoint: Checkpoint, task: Task, actor: Actor) -> PolicyContr
     )
     contract = task.contract(identity)
     return msgspec.structs.replace(contract, model=actor.contract_model(contract.model))
-
-
-def record_golden(
-    actor: Actor, task: Task, contract: PolicyContract, *, steps: int = GOLDEN_STEPS, seed: int = 0
-) -> Golden:
-    """Drive the task's nominal plant with `actor` and record what every engine must reproduce.
-
-    A second episode begins half way, so that history, last action and recurrent state are reset once in it.
-    Observations and targets are made from the recorded measurements, as the robot's runtime makes them.
-    """
-    env = TaskEnv(task, 1, seed=seed)
-    policy = TorchPolicy(actor)
-    builder, mapper = ObservationBuilder(contract, 1), ActionMapper(contract, 1)
-    joint_pos = builder.signals[:, builder.layout.slices["joint_pos"]]
-    golden = Golden(
-        signals=np.zeros((steps, builder.layout.size)),
-        commands=np.zeros((steps, len(contract.commands))),
-        episode_start=np.zeros(steps, np.bool_),
-        observations=np.zeros((steps, contract.model.observation_size), np.float32),
-        actions=np.zeros((steps, contract.model.action_size), np.float32),
-        targets=np.zeros((steps, *command_shape(contract))),
-    )
-    starts = True
-    for step in range(steps):
-        if step == steps // 2:
-            env.reset()
-            starts = True
-        builder.signals[:] = env.observer.signals
-        builder.commands[:] = env.observer.commands
-        builder.last_action[0] = 0.0 if starts else golden.actions[step - 1]
-        if starts:
-            mapper.reset(joint_pos)
-            policy.reset(1)
-        observation = builder.reset() if starts else builder.update()
-        action = policy.act(observation)
-        golden.signals[step] = builder.signals[0]
-        golden.commands[step] = builder.commands[0]
-        golden.episode_start[step] = starts
-        golden.observations[step] = observation[0]
-        golden.actions[step] = action[0]
-        golden.targets[step] = mapper.apply(action)[0]
-        starts = len(env.step(action).done_ids) > 0
-    return golden

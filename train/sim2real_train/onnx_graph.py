@@ -7,6 +7,7 @@ trace of the machine that wrote it. That it computes what the actor computes is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -101,6 +102,9 @@ class _Graph:
             return self._node("Relu", value, output=output)
         if isinstance(module, nn.SiLU):
             return self._node("Mul", value, self._node("Sigmoid", value), output=output)
+        if isinstance(module, nn.Hardtanh):
+            bounds = (self._weight(torch.tensor(float(bound))) for bound in (module.min_val, module.max_val))
+            return self._node("Clip", value, *bounds, output=output)
         if isinstance(module, nn.Conv1d | nn.Conv2d):
             return self._convolution(value, module)
         if isinstance(module, ObservationNormalizer):
@@ -153,6 +157,8 @@ class _Graph:
     def _normalizer(self, value: str, module: ObservationNormalizer) -> str:
         centred = self._node("Sub", value, self._weight(module.mean))
         scaled = self._node("Mul", centred, self._weight(module.inverse_std))
+        if math.isinf(module.limit):
+            return scaled
         limit = torch.tensor(module.limit)
         return self._node("Clip", scaled, self._weight(-limit), self._weight(limit))
 

@@ -19,8 +19,7 @@ from sim2real.contract import PolicyContract
 from sim2real.golden import Golden
 from sim2real.observation import ObservationBuilder
 from sim2real_train.evaluate import BatchPolicy
-from sim2real_train.models import Actor
-from sim2real_train.policy import OnnxPolicy, TorchPolicy
+from sim2real_train.policy import OnnxPolicy
 
 __all__ = ["SEQUENCE_STEPS", "TOLERANCE", "Parity", "prove"]
 
@@ -50,29 +49,37 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
         return self.error <= self.tolerance
 
 
-def prove(actor: Actor, contract: PolicyContract, onnx: bytes, golden: Golden) -> tuple[Parity, ...]:
-    """Compare the ONNX file with the actor, on plain ONNX Runtime and on the robot's engine.
+def prove(
+    trained: BatchPolicy,
+    contract: PolicyContract,
+    onnx: bytes,
+    golden: Golden,
+    *,
+    measurements: str = "the task in simulation",
+) -> tuple[Parity, ...]:
+    """Compare the ONNX file with the trained policy, on plain ONNX Runtime and on the robot's engine.
 
     Args:
-        actor: What was trained.
+        trained: What was trained, as its trainer computes it.
         contract: Its contract.
         onnx: The exported file.
-        golden: A run of the task, recorded with `actor`.
+        golden: A run recorded with `trained`.
+        measurements: Where those of `golden` came from.
     """
-    onnx_policy, torch_policy = OnnxPolicy(onnx, contract.model), TorchPolicy(actor)
+    onnx_policy = OnnxPolicy(onnx, contract.model)
     wide = _wide_measurements(contract, golden.signals)
     starts = np.zeros(len(wide), np.bool_)
     starts[0] = True
-    comparisons = (("the task in simulation", golden.signals, golden.episode_start), ("ten times wider", wide, starts))
+    comparisons = ((measurements, golden.signals, golden.episode_start), ("ten times wider", wide, starts))
     found: list[Parity] = []
     for name, signals, begins in comparisons:
         error, where = _error(
             contract,
             _replay(onnx_policy, contract, signals, begins),
-            _replay(torch_policy, contract, signals, begins),
+            _replay(trained, contract, signals, begins),
         )
         found.append(Parity(engine="onnxruntime", measurements=name, steps=len(signals), error=error, where=where))
-    return (*found, _edge_parity(contract, onnx, golden))
+    return (*found, _edge_parity(contract, onnx, golden, measurements))
 
 
 def _wide_measurements(contract: PolicyContract, signals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -111,7 +118,7 @@ def _error(
     return float(errors[step, element]), f"{contract.action.joints[int(element)]} in step {int(step)}"
 
 
-def _edge_parity(contract: PolicyContract, onnx: bytes, golden: Golden) -> Parity:
+def _edge_parity(contract: PolicyContract, onnx: bytes, golden: Golden, measurements: str) -> Parity:
     """Let the robot's engine replay the golden run from a bundle, as it does before it may drive."""
     from sim2real_edge.engine import load_engine
     from sim2real_edge.golden import replay_golden
@@ -128,7 +135,7 @@ def _edge_parity(contract: PolicyContract, onnx: bytes, golden: Golden) -> Parit
     error = max(report.observation_error, report.action_error, report.target_error)
     return Parity(
         engine=f"edge, {report.engine}",
-        measurements="the task in simulation",
+        measurements=measurements,
         steps=report.steps,
         error=error if report.passed or error > TOLERANCE else float("inf"),
         where=f"step {report.worst_step}",
