@@ -61,7 +61,10 @@ class _Watched:
         action = self._policy.act(observation)
         if len(self._last) == 2:
             before, last = self._last
-            self._sum += np.square((action - 2.0 * last + before).astype(np.float64)).sum(axis=1)
+            # What is no number ends the episode, as a fall, and is no jerk.
+            with np.errstate(invalid="ignore"):
+                change = action.astype(np.float64) - 2.0 * last + before
+            self._sum += np.square(np.where(np.isfinite(change), change, 0.0)).sum(axis=1)
             self._steps += 1
         self._last = [*self._last[-1:], action]
         self._progress()
@@ -123,7 +126,7 @@ def verdict(found: Comparison, max_loss: float) -> tuple[bool, str]:
     }
     worst = max(losses, key=lambda name: losses[name])
     told = f"with 95 % confidence it loses at most {max(losses[worst], 0.0):.1%} of {worst}, {max_loss:.1%} is allowed"
-    return losses[worst] <= max_loss, told
+    return all(loss <= max_loss for loss in losses.values()), told
 
 
 def _shares(one: list[bool], other: list[bool]) -> Paired:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,10 @@ from sim2real_calib.calibration_set import CalibrationSet
 from sim2real_calib.products import Product
 from sim2real_calib.quantize import Precision, quantized
 
-__all__ = ["layer_errors", "output_error", "replayed", "worst"]
+__all__ = ["LOST", "layer_errors", "output_error", "replayed", "worst"]
+
+LOST: Final = 1e30
+"""Error of a policy whose actions are no numbers: larger than any other, and a number itself."""
 
 
 def replayed(onnx_file: bytes, names: Model, content: CalibrationSet) -> npt.NDArray[np.float32]:
@@ -29,9 +34,10 @@ def replayed(onnx_file: bytes, names: Model, content: CalibrationSet) -> npt.NDA
 
 
 def output_error(actions: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    """Return the root mean square of the difference over that of what was expected."""
+    """Return the root mean square of the difference over that of what was expected; `LOST` if it is no number."""
     size = float(np.sqrt(np.mean(np.square(expected, dtype=np.float64))))
-    return float(np.sqrt(np.mean(np.square(actions.astype(np.float64) - expected)))) / max(size, 1e-12)
+    error = float(np.sqrt(np.mean(np.square(actions.astype(np.float64) - expected)))) / max(size, 1e-12)
+    return error if math.isfinite(error) else LOST
 
 
 def layer_errors(

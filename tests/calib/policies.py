@@ -48,18 +48,20 @@ class Exported:
 
 
 @functools.cache
-def exported(kind: str, seed: int = 0) -> Exported:
-    """One of `KINDS`, for the pendulum, or for the arm if it has an encoder, whose term has a history."""
+def exported(kind: str, *, seed: int = 0, task_name: str | None = None, gain: float = 50.0) -> Exported:
+    """One of `KINDS`, by default for the pendulum, or for the arm if it has an encoder, whose term has a history.
+
+    By the `gain` what comes out is larger than where training begins: not lost beside what rounding does.
+    """
     config = KINDS[kind]
-    task = get_task("pendulum-swingup" if config.encoder is None else "so101-reach")
+    task = get_task(task_name or ("pendulum-swingup" if config.encoder is None else "so101-reach"))
     contract = task.contract(unpublished(task))
     size = contract.model.observation_size
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         actor = Actor(config, size, contract.model.action_size, encoder_columns(config, contract))
         with torch.no_grad():
-            # What comes out shall not be lost beside what rounding does.
-            actor.last_layer.weight.mul_(50.0)
+            actor.last_layer.weight.mul_(gain)
             for name, parameter in actor.named_parameters():
                 if "bias" in name:
                     parameter.normal_(0.0, 0.1)
