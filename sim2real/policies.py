@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Policy", "read_policy"]
 
-# By name, as the commands' modules are in `sim2real.cli`: whoever runs bundles knows nothing of training, and pays
-# for its libraries only where a run is given.
-_EXPORTER: Final = "sim2real_train.export"
 _STATES: Final = ("state.json", "checkpoint/state.json")
 """What a checkpoint folder and the folder of a run have, and a bundle has not."""
 
@@ -49,7 +46,9 @@ def read_policy(path: Path, *, trusted_keys: Collection[str] | None = None, robo
         return Policy(read_bundle(path, trusted_keys=trusted_keys), f"bundle {path}")
     if trusted_keys is not None:
         raise InputError(f"{path}: is a run, which nobody has signed; leave out --trust, or export it with a key")
-    export = require(_EXPORTER, "train").export
+    # By name, as the commands' modules are in `sim2real.cli`: whoever runs bundles knows nothing of training, and pays
+    # for its libraries only where a run is given.
+    export = require("sim2real_train.export", "train").export
     with tempfile.TemporaryDirectory(prefix="sim2real-") as folder:
         # The same proofs as of any export, and the same checks on reading it.
         made = export(path, Path(folder) / "policy.s2r", robot=robot)
