@@ -127,6 +127,14 @@ COMMANDS = (
         "train",
     ),
     Command(
+        "import",
+        "Make a policy bundle of a policy that others trained",
+        "sim2real_train.import_command",
+        "ImportArgs",
+        "run_import",
+        "train",
+    ),
+    Command(
         "inspect", "Show the contract of a bundle as a table", "sim2real.inspect", "InspectArgs", "run_inspect", ""
     ),
     Command(
