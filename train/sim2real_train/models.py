@@ -54,6 +54,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Convolutions over one term of the observation, in actor and critic; None: it enters like the others."""
     privileged: bool = False
     """Whether the actor reads what the critic sees: a teacher to be distilled, which no robot can run."""
+    observation_limit: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)] = 5.0
+    """Standard deviations from the mean at which observations are cut off, in training and on the robot: what one
+    outlier does to the range of a quantised policy, it does to all else."""
     initial_std: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] = 0.7
     """Standard deviation of the exploration noise at the start, in units of the action."""
 
@@ -73,7 +76,7 @@ class ObservationNormalizer(nn.Module):
     mean: torch.Tensor
     inverse_std: torch.Tensor
 
-    def __init__(self, size: int, *, limit: float = 10.0, epsilon: float = 1e-2) -> None:
+    def __init__(self, size: int, *, limit: float = 5.0, epsilon: float = 1e-2) -> None:
         super().__init__()
         self.limit = limit
         self.epsilon = epsilon
@@ -122,7 +125,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.observation_size = observation_size
-        self.normalizer = ObservationNormalizer(observation_size)
+        self.normalizer = ObservationNormalizer(observation_size, limit=config.observation_limit)
         width = observation_size
         self.encoder = make_encoder(config, width, columns)
         if self.encoder is not None:

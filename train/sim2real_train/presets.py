@@ -55,11 +55,14 @@ _REACH: Final = _ppo(
     discount=0.96,
 )
 
+_SWINGS: Final = 10.0
+"""Where observations of an arm are cut off that stands most of the time: a swing is far from the mean then."""
+
 # Unstable at 9 rad/s: gains of a regulator, which small noise shows and a long horizon rewards.
 _BALANCE: Final = _ppo(
     iterations=700,
     num_envs=128,
-    model=ModelConfig(hidden=(128, 128), initial_std=0.25),
+    model=ModelConfig(hidden=(128, 128), initial_std=0.25, observation_limit=_SWINGS),
     desired_kl=0.02,
     entropy_coefficient=0.005,
     discount=0.99,
@@ -90,7 +93,7 @@ _SWING_UP: Final = Preset(
 _BALANCE_ALONE: Final = Preset(
     iterations=800,
     num_envs=128,
-    model=ModelConfig(hidden=(128, 128), activation="tanh"),
+    model=ModelConfig(hidden=(128, 128), activation="tanh", observation_limit=_SWINGS),
     algorithm=SacConfig(discount=0.985, target_entropy=-2.0, value_range=(-1.0, 4.2)),
 )
 

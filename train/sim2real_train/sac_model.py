@@ -43,7 +43,7 @@ class TwinCritics(nn.Module):
         atoms: int,
     ) -> None:
         super().__init__()
-        self.normalizer = ObservationNormalizer(observation_size)
+        self.normalizer = ObservationNormalizer(observation_size, limit=config.observation_limit)
         self.encoder = make_encoder(config, observation_size, columns)
         width = observation_size if self.encoder is None else self.encoder.output_size
         # Normalised layers keep values from growing where no experience is: Nauman et al., "Overestimation,
