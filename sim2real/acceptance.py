@@ -58,9 +58,16 @@ class Trial(_Part, frozen=True):
     reason: str
     """In one sentence."""
     onnx_sha256: str
+    method: str
+    """How ranges were chosen from the calibration set."""
     layers: tuple[LayerError, ...]
     output_error: float
     """Root mean square change of the actions on the calibration set, over their root mean square."""
+    max_loss: float
+    """Largest loss that is accepted: of successful episodes, of episodes without a fall, of the mean return."""
+    plants: str
+    """What the episodes' plants were drawn from, in words."""
+    seed: int
     episodes: int
     """Of each policy; 0: none was run."""
     success: Paired | None
@@ -77,21 +84,14 @@ class Acceptance(_Part, frozen=True):
 
     schema_version: int
     toolkit_version: str
-    max_loss: float
-    """Largest loss of success, and largest gain of falls, that is accepted, as a share of the episodes."""
-    seed: int
     calibration_sha256: str
     """Of the bundle's ``calibration.npz``."""
-    method: str
-    """How ranges were chosen from it."""
-    plants: str
-    """What the episodes' plants were drawn from, in words."""
     trials: tuple[Trial, ...]
-    """In the order in which they were tried; of each precision the last one counts."""
+    """In the order in which they were tried; of each file the last one counts."""
 
-    def of(self, precision: str) -> Trial | None:
-        """Return what was judged of a precision; None: nothing."""
-        return next((trial for trial in reversed(self.trials) if trial.precision == precision), None)
+    def of(self, onnx_sha256: str) -> Trial | None:
+        """Return what was judged of a file; None: nothing."""
+        return next((trial for trial in reversed(self.trials) if trial.onnx_sha256 == onnx_sha256), None)
 
 
 def read_acceptance(content: bytes) -> Acceptance:

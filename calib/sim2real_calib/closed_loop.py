@@ -125,7 +125,7 @@ def verdict(found: Comparison, max_loss: float) -> tuple[bool, str]:
         "return": -found.returns.change.low / size,
     }
     worst = max(losses, key=lambda name: losses[name])
-    told = f"with 95 % confidence it loses at most {max(losses[worst], 0.0):.1%} of {worst}, {max_loss:.1%} is allowed"
+    told = f"with 95 % confidence it loses at most {max(losses[worst], 0.0):.2%} of {worst}, {max_loss:.2%} is allowed"
     return all(loss <= max_loss for loss in losses.values()), told
 
 

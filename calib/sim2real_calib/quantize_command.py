@@ -16,6 +16,7 @@ from sim2real.errors import InputError
 from sim2real_calib.calibration_set import Coverage
 from sim2real_calib.closed_loop import RULE_OF_THREE
 from sim2real_calib.quantize import Precision
+from sim2real_calib.sensitivity import LOST
 
 __all__ = ["QuantizeArgs", "run_quantize"]
 
@@ -122,7 +123,8 @@ def run_quantize(args: QuantizeArgs) -> Outcome:
 def _told(trial: Trial) -> str:
     kept = [layer.product for layer in trial.layers if layer.kept]
     mixed = f" but for {', '.join(kept)}" if kept else ""
-    head = f"{trial.precision}{mixed}: {trial.verdict}: {trial.reason}; actions change by {trial.output_error:.2%}"
+    change = f"change by {trial.output_error:.2%}" if trial.output_error < LOST else "are no numbers"
+    head = f"{trial.precision}{mixed}: {trial.verdict}: {trial.reason}; actions {change}"
     if trial.success is None or trial.falls is None or trial.returns is None or trial.jerk is None:
         return head
     rows = {"success": trial.success, "falls": trial.falls, "return": trial.returns, "jerk": trial.jerk, **trial.terms}

@@ -18,6 +18,7 @@ from sim2real import __version__
 from sim2real.acceptance import SCHEMA_VERSION, Acceptance, LayerError, Trial, read_acceptance
 from sim2real.bundle import Bundle, read_bundle, write_bundle
 from sim2real.errors import InputError
+from sim2real.extras import require
 from sim2real.files import read_bytes
 from sim2real.golden import Golden
 from sim2real.members import ACCEPTANCE, CALIBRATION
@@ -93,6 +94,9 @@ class _Work:
 
 def quantize(args: QuantizeArgs) -> Quantized:
     """Quantize, judge, check and write, as `args` say."""
+    if args.check:
+        # Said before minutes of episodes and not after them.
+        require("tensorrt_rtx_bindings", "trt-check")
     key = None if args.signing_key is None else load_signing_key(args.signing_key)
     bundle = read_bundle(args.bundle, trusted_keys=[load_public_key(each) for each in args.trust] or None)
     if "float32" not in bundle.models:
@@ -112,11 +116,7 @@ def quantize(args: QuantizeArgs) -> Quantized:
     acceptance = Acceptance(
         schema_version=SCHEMA_VERSION,
         toolkit_version=__version__,
-        max_loss=args.max_loss,
-        seed=args.seed,
         calibration_sha256=digest,
-        method=args.method,
-        plants=_plants(args, work.plants),
         trials=(*before, *trials),
     )
     checked: tuple[str, ...] = ()
@@ -224,8 +224,12 @@ def _trial(
         verdict="not judged" if found is None else "accepted" if passed else "refused",
         reason=reason,
         onnx_sha256=hashlib.sha256(model).hexdigest(),
+        method=work.args.method,
         layers=layers,
         output_error=output_error(replayed(model, work.bundle.contract.model, work.content), work.expected),
+        max_loss=work.args.max_loss,
+        plants=_plants(work.args, work.plants),
+        seed=work.args.seed,
         episodes=0 if found is None else work.args.episodes,
         success=found and found.success,
         falls=found and found.falls,

@@ -26,8 +26,9 @@ def require_released(bundle: Bundle, precision: str, *, unproven: bool) -> None:
     if precision == "float32":
         return
     name = f"{bundle.path}: policy.{precision}.onnx"
-    judged = read_acceptance(bundle.members[ACCEPTANCE]).of(precision) if ACCEPTANCE in bundle.members else None
-    if judged is None or judged.onnx_sha256 != hashlib.sha256(bundle.models[precision]).hexdigest():
+    digest = hashlib.sha256(bundle.models[precision]).hexdigest()
+    judged = read_acceptance(bundle.members[ACCEPTANCE]).of(digest) if ACCEPTANCE in bundle.members else None
+    if judged is None:
         raise EngineError(f"{name}: {ACCEPTANCE} says nothing of this file; quantize the policy again")
     if judged.verdict == "refused":
         raise EngineError(f"{name}: was refused: {judged.reason}; use another --precision")

@@ -182,7 +182,7 @@ def coverage_names(policy: Exported, content: CalibrationSet) -> tuple[list[str]
 def test_coverage_names_inputs_that_never_move_and_those_that_are_clipped() -> None:
     policy, content = exported("mlp"), recorded("mlp")
     mean, inverse_std, limit = normalizer_of(onnx.load_model_from_string(policy.onnx))
-    assert limit == 10.0
+    assert 1.0 < limit < 100.0
     assert coverage_names(policy, content) == ([], {})
     observations = content.observations.copy()
     observations[..., 1] = 0.25

@@ -109,7 +109,7 @@ def test_what_did_not_change_passes_if_there_are_episodes_enough_to_say_so() -> 
     assert verdict(unchanged(150), 0.02)[0]
     passed, told = verdict(unchanged(149), 0.02)
     assert not passed
-    assert told == "with 95 % confidence it loses at most 2.0% of success, 2.0% is allowed"
+    assert told == "with 95 % confidence it loses at most 2.01% of success, 2.00% is allowed"
 
 
 @given(st.floats(0.001, 1.0))
