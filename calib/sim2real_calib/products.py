@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ def products_of(model: Any) -> tuple[Product, ...]:
         if not (transposed and plain and constant):
             raise InputError(
                 f"product {node.output[0]!r}: expected a Gemm with transB=1 or a Conv whose weight and bias are "
-                f"constants, as sim2real export writes them, got {node.op_type}; export the policy again"
+                f"constants, as sim2real export writes them, got {node.op_type}; such a policy stays float32"
             )
         found.append(
             Product(
@@ -68,15 +69,12 @@ def products_of(model: Any) -> tuple[Product, ...]:
 def normalizer_of(model: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], float]:
     """Return what a policy takes off its observations, what it multiplies them by, and what it clips them to.
 
-    Raises:
-        InputError: It does not begin with these three operators, as `sim2real export` writes them.
+    These are the first three operators that `sim2real export` writes. Of a policy that begins otherwise: 0, 1, infinity.
     """
     first = model.graph.node[:3]
     if [node.op_type for node in first] != ["Sub", "Mul", "Clip"]:
-        raise InputError(
-            "policy: expected a normaliser first (Sub, Mul, Clip), as sim2real export writes it, got "
-            f"{', '.join(node.op_type for node in first)}; without one few bits cost too much: export the policy again"
-        )
+        size = int(model.graph.input[0].type.tensor_type.shape.dim[1].dim_value)
+        return np.zeros(size, np.float32), np.ones(size, np.float32), math.inf
     weights = weights_of(model)
     return weights[first[0].input[1]], weights[first[1].input[1]], float(weights[first[2].input[2]])
 

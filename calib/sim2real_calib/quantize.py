@@ -26,6 +26,8 @@ _LARGEST: Final = {"int8": 127.0, "fp8": 448.0}
 """Of what a code can hold: of FP8 the largest number of E4M3, of INT8 the largest that has its negative."""
 _SMALLEST_SCALE: Final = 2.0**-40
 """Of a channel whose weights are all 0: any scale gives them back, and none may be 0."""
+_OPSETS: Final = {"int8": 13, "fp8": 19, "float16": 13, "bfloat16": 19}
+"""The first in which all that is written is known, or, of bfloat16, from which on a later one means the same."""
 _BFLOAT16_OPSET: Final = 22
 """The first in which a convolution may be of bfloat16."""
 
@@ -44,12 +46,18 @@ def quantized(
 
     Raises:
         InputError: A range is missing or no finite number above 0, a constant is not finite or float16 cannot hold a
-            weight, or `keep` names what is no product.
+            weight, `keep` names what is no product, or the policy is of an opset that does not know the precision.
     """
     import onnx
 
     model = onnx.load_model_from_string(onnx_file)
     products = products_of(model)
+    opset = next(each for each in model.opset_import if not each.domain)
+    if opset.version < _OPSETS[precision]:
+        raise InputError(
+            f"policy: {precision} needs an ONNX opset of at least {_OPSETS[precision]}, got {opset.version}; export it "
+            "for a later one"
+        )
     _check_finite(weights_of(model))
     if unknown := [name for name in keep if name not in {product.name for product in products}]:
         raise InputError(
@@ -67,7 +75,7 @@ def quantized(
             writer.add_cast(node, product, precision)
     writer.finish()
     if precision == "bfloat16":
-        model.opset_import[0].version = max(_BFLOAT16_OPSET, model.opset_import[0].version)
+        opset.version = max(_BFLOAT16_OPSET, opset.version)
         model.ir_version = max(10, model.ir_version)
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString(deterministic=True)

@@ -196,11 +196,14 @@ def test_coverage_names_inputs_that_never_move_and_those_that_are_clipped() -> N
     assert coverage[2].high == pytest.approx(mean[2] + 1.001 * limit / inverse_std[2])
 
 
-def test_a_policy_without_a_normaliser_is_refused() -> None:
-    model = onnx.load_model_from_string(exported("mlp").onnx)
-    del model.graph.node[0]
-    with pytest.raises(InputError, match=r"expected a normaliser first \(Sub, Mul, Clip\).*got Mul, Clip, Gemm"):
-        normalizer_of(model)
+def test_a_policy_without_a_normaliser_clips_nothing() -> None:
+    policy = exported("mlp")
+    model = onnx.load_model_from_string(policy.onnx)
+    del model.graph.node[2]
+    content = recorded("mlp")
+    coverage = coverage_of(content, policy.contract, *normalizer_of(model))
+    assert [each.clipped for each in coverage] == [0.0] * 4
+    assert coverage[0].low == content.observations[..., 0].min()
 
 
 @pytest.mark.parametrize("layout", ["frame_major", "term_major"])

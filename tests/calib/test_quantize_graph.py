@@ -226,6 +226,18 @@ def test_an_unknown_product_in_keep_is_refused_with_those_that_there_are() -> No
         quantized(policy.onnx, "int8", ranges(policy), keep=["gemm_9"])
 
 
+@pytest.mark.parametrize(("precision", "needed"), [("int8", 13), ("fp8", 19), ("float16", 13), ("bfloat16", 19)])
+def test_an_opset_that_does_not_know_a_precision_is_refused(precision: Precision, needed: int) -> None:
+    """Policies from elsewhere are of others."""
+    policy = exported("mlp")
+    model = parsed(policy.onnx)
+    model.opset_import[0].version = needed - 1
+    with pytest.raises(InputError, match=f"{precision} needs an ONNX opset of at least {needed}, got {needed - 1}"):
+        quantized(model.SerializeToString(), precision, ranges(policy))
+    model.opset_import[0].version = needed
+    assert lint(quantized(model.SerializeToString(), precision, ranges(policy))) == []
+
+
 @pytest.mark.parametrize("change", ["transposed", "matmul", "computed"])
 def test_a_product_that_is_written_otherwise_is_refused(change: str) -> None:
     model = parsed(exported("mlp").onnx)
@@ -238,7 +250,7 @@ def test_a_product_that_is_written_otherwise_is_refused(change: str) -> None:
     else:
         model.graph.node.insert(0, helper.make_node("Identity", [node.input[1]], ["computed"]))
         next(node for node in model.graph.node if node.op_type == "Gemm").input[1] = "computed"
-    with pytest.raises(InputError, match=r"expected a Gemm with transB=1 or a Conv.*export the policy again"):
+    with pytest.raises(InputError, match=r"expected a Gemm with transB=1 or a Conv.*such a policy stays float32"):
         products_of(model)
 
 
