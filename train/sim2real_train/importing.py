@@ -19,7 +19,7 @@ from sim2real.tasks.base import unpublished
 from sim2real.tasks.episodes import BatchPolicy
 from sim2real_train.golden_run import GOLDEN_STEPS, record_golden
 from sim2real_train.importers.checkpoints import Choices, Found, read_checkpoint_of
-from sim2real_train.importers.facts import Document, Facts, complete, in_order_of, unsaid_fields
+from sim2real_train.importers.facts import Document, Facts, complete, in_order_of, infer_histories, unsaid_fields
 from sim2real_train.importers.measurements import record_wandering
 from sim2real_train.importers.onnx_facts import facts_of_metadata
 from sim2real_train.importers.onnx_file import ForeignOnnx, OnnxSource, dressed, read_onnx
@@ -191,7 +191,7 @@ def _read(args: ImportArgs, content: bytes) -> tuple[_Network, Facts, tuple[str,
                 "--activation, --output-activation, --normalizer: an ONNX file says these itself; leave them out"
             )
         source = read_onnx(content, name)
-        facts = facts_of_metadata(source.metadata, source.observation_size)
+        facts = facts_of_metadata(source.metadata)
         if args.deploy is not None:
             facts = read_deploy_yaml(read_text(args.deploy, "--deploy"), args.joint_names)
         elif args.joint_names:
@@ -249,6 +249,7 @@ def _contract(
     document["schema_version"] = SCHEMA_VERSION
     if inner(document, "model", "recurrent"):
         raise InputError("--contract: model.recurrent: expected none, since networks with memory are not imported")
+    infer_histories(document, network.sizes[0])
     document["model"] = msgspec.json.decode(msgspec.json.encode(network.model))
     unsaid = unsaid_fields(facts, document)
     if unsaid or asks:

@@ -18,7 +18,7 @@ from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
 from sim2real_train.importers.plain import as_list, as_mapping
 
-__all__ = ["Document", "Facts", "Rounding", "Unsaid", "complete", "in_order_of", "told_of", "unsaid_fields"]
+__all__ = ["Document", "Facts", "Rounding", "Unsaid", "complete", "in_order_of", "infer_histories", "unsaid_fields"]
 
 Document = dict[str, Any]
 
@@ -132,7 +132,7 @@ def _unsaid(facts: Facts, document: Document, shape: str, paths: Sequence[str]) 
     return Unsaid(path=f"contract.{path}", text=f"contract.{path}: {facts.told_by} {reason}; give {wanted}")
 
 
-def told_of(document: Document, path: str) -> Any:
+def _value_at(document: Document, path: str) -> Any:
     """Return the value at a path such as ``joints[3].kp``, or None."""
     value: Any = document
     for part in re.findall(r"[^.\[\]]+", path):
@@ -204,7 +204,7 @@ def _are_parts(values: list[Any]) -> bool:
 def _aligned(other: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an action or a term with its numbers in the order of the joints of `own`; without them if those differ."""
     mine, theirs = as_list(own.get("joints")) or [], as_list(other.get("joints")) or []
-    if mine == theirs or not all(isinstance(name, str) for name in (*mine, *theirs)):
+    if not mine or not theirs or mine == theirs or not all(isinstance(name, str) for name in (*mine, *theirs)):
         return other
     if sorted(mine) != sorted(theirs):
         return {name: value for name, value in other.items() if name not in _PER_JOINT}
@@ -256,14 +256,24 @@ def _set_offsets(document: Document, relative_terms: Sequence[str]) -> None:
             part.pop("offset", None)
 
 
+def infer_histories(document: Document, observation_size: int) -> None:
+    """Set histories that are not said to 1 where the network's input is as long as one frame: none can be longer."""
+    terms = document.get("observation", {}).get("terms", ())
+    if all("scale" in term for term in terms):
+        least = sum(len(term["scale"]) * term.get("history_length", 1) for term in terms)
+        for term in terms if least == observation_size else ():
+            term.setdefault("history_length", 1)
+            term.setdefault("history_stride", 1)
+
+
 def _told_roundings(rounded: dict[str, Rounding], document: Document) -> list[str]:
     """Return one line for each kind of number of which digits are very likely missing."""
     kinds: dict[str, list[str]] = {}
     for path, rounding in rounded.items():
         if rounding.visible:
-            value = told_of(document, path)
+            value = _value_at(document, path)
             index = re.search(r"\[(\d+)\]", path)
-            joint = told_of(document, f"joints[{index[1]}].name") if index and path.startswith("joints") else None
+            joint = _value_at(document, f"joints[{index[1]}].name") if index and path.startswith("joints") else None
             told = f"{joint or path} {value:g} ± {rounding.half_width:.1g}"
             kinds.setdefault(re.sub(r"\[\d+\]", "[]", path), []).append(told)
     return [

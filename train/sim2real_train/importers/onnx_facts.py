@@ -37,7 +37,7 @@ _HALF_OF_THREE_DECIMALS: Final = 5e-4
 _MOST_URDF_BYTES: Final = 4 << 20
 
 
-def facts_of_metadata(metadata: Mapping[str, str], observation_size: int) -> Facts:
+def facts_of_metadata(metadata: Mapping[str, str]) -> Facts:
     """Return what an ONNX file's metadata say of a contract; nothing where they are neither mjlab's nor holosoma's.
 
     Raises:
@@ -46,11 +46,11 @@ def facts_of_metadata(metadata: Mapping[str, str], observation_size: int) -> Fac
     if "dof_names" in metadata:
         return _holosoma(metadata)
     if {"joint_names", "joint_stiffness"} <= set(metadata):
-        return _mjlab(metadata, observation_size)
+        return _mjlab(metadata)
     return Facts(told_by="the ONNX file", document={})
 
 
-def _mjlab(metadata: Mapping[str, str], observation_size: int) -> Facts:
+def _mjlab(metadata: Mapping[str, str]) -> Facts:
     names = _words(metadata, "joint_names")
     told = _Decimals(metadata, len(names))
     joints: list[Document] = [{"name": name, "axis_sign": 1, "command_mode": "position"} for name in names]
@@ -69,7 +69,7 @@ def _mjlab(metadata: Mapping[str, str], observation_size: int) -> Facts:
             told.note(f"action.scale[{index}]", value)
     document: Document = {"joints": joints, "action": action}
     if "observation_names" in metadata:
-        document["observation"] = _mjlab_observation(metadata, names, observation_size, told)
+        document["observation"] = _mjlab_observation(metadata, names, told)
         if not {None, "command"} & {term.get("source") for term in document["observation"]["terms"]}:
             # The policy sees none.
             document["commands"] = []
@@ -103,7 +103,7 @@ class _Decimals:
 
 
 def _mjlab_observation(
-    metadata: Mapping[str, str], joints: list[str], observation_size: int, told: _Decimals
+    metadata: Mapping[str, str], joints: list[str], told: _Decimals
 ) -> Document:
     names = _words(metadata, "observation_names")
     scales = _nested(metadata, ("observation_terms_scale",), len(names))
@@ -129,10 +129,6 @@ def _mjlab_observation(
             _shape(term, scales[index], None if clips is None else clips[index], width)
             for element, value in enumerate(term["scale"]):
                 told.note(f"observation.terms[{index}].scale[{element}]", value)
-    if histories is None and observation_size == _least_size(terms, len(joints)):
-        # Any history would make the observation longer than the network's input is.
-        for term in terms:
-            term["history_length"] = 1
     return {"terms": terms, "layout": "term_major", "history_order": "oldest_first", "startup_fill": "first"}
 
 
@@ -152,20 +148,6 @@ def _shape(term: Document, scale: Any, clip: Any, width: int) -> None:
         )
     pair = None if all(open_ended) else numbers(bounds, where)
     term["clip"] = clip_after_scale(pair, term["scale"], where)
-
-
-def _least_size(terms: list[Document], num_joints: int) -> int | None:
-    """Return the length of the observation without any history; None: a term's width is not known."""
-    size = 0
-    for term in terms:
-        signal = SIGNALS.get(term.get("source", ""))
-        if term.get("source") == "last_action" or (signal is not None and signal.per_joint):
-            size += num_joints
-        elif signal is not None:
-            size += signal.width
-        else:
-            return None
-    return size
 
 
 def _words(metadata: Mapping[str, str], key: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle  # for the name of its error alone: torch's reader of weights raises it where it refuses
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,7 +92,9 @@ def load_weights(content: bytes, name: str) -> Mapping[str, Any]:
     numpy_numbers: list[Any] = [np.dtype, *{type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "?")}]
     numpy_numbers += [np._core.multiarray.scalar]  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
     try:
-        with torch.serialization.safe_globals(numpy_numbers):
+        with torch.serialization.safe_globals(numpy_numbers), warnings.catch_warnings():
+            # It warns of dialects that it may not read; what it cannot read it refuses.
+            warnings.simplefilter("ignore")
             loaded: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         told = " ".join(str(error).split())

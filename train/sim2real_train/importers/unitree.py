@@ -64,11 +64,13 @@ def read_deploy_yaml(text: str, joint_names: tuple[str, ...]) -> Facts:
     document: Document = {
         "timing": {"control_period_ns": round(_number(deploy, "step_dt") * 1e9)},
         "joints": joints,
-        "observation": _observation(deploy, joint_names, len(motors)),
-        "action": _read_action(action, joint_names, len(motors)),
+        "observation": {},
+        "action": _read_action(action, joint_names, len(motors), reasons),
         "commands": _commands(deploy),
     }
     document = {name: value for name, value in document.items() if value is not None}
+    order = tuple(document["action"].get("joints", ()))
+    document["observation"] = _observation(deploy, {"last_action": order}, joint_names, len(motors))
     terms = document["observation"]["terms"]
     return Facts(
         told_by=TOLD_BY,
@@ -136,7 +138,7 @@ def _action(deploy: Document) -> tuple[CommandMode, Document]:
     return ACTIONS[name], _mapping(action, f"actions.{name}")
 
 
-def _read_action(action: Document, names: tuple[str, ...], count: int) -> Document:
+def _read_action(action: Document, names: tuple[str, ...], count: int, reasons: dict[str, str]) -> Document:
     where = f"{TOLD_BY}: actions"
     ids = action.get("joint_ids")
     order = list(range(count)) if ids is None else [int(each) for each in numbers(ids, f"{where}: joint_ids")]
@@ -145,38 +147,45 @@ def _read_action(action: Document, names: tuple[str, ...], count: int) -> Docume
     scale = _per_element(action.get("scale"), count, f"{where}: scale")
     offset = _per_element(action.get("offset"), count, f"{where}: offset")
     document: Document = {"mode": "absolute", "scale": scale, "offset": offset, "rate_limit": None}
-    document["clip"] = _action_clip(action.get("clip"), scale, offset, where)
+    _action_clip(document, action.get("clip"), reasons)
     if names:
         document["joints"] = [names[index] for index in order]
     return document
 
 
-def _action_clip(clip: Any, scale: list[float], offset: list[float], where: str) -> list[float] | None:
-    """The format bounds targets; a contract bounds actions, all of them alike."""
+def _action_clip(document: Document, clip: Any, reasons: dict[str, str]) -> None:
+    """The format bounds targets, each joint's by itself; a contract bounds actions, all alike."""
     if clip is None:
-        return None
-    bounds = [numbers(each, f"{where}: clip", 2) for each in as_list(clip) or ()]
-    if len(bounds) != len(scale):
-        raise InputError(f"{where}: clip: expected null or {len(scale)} pairs of bounds, got {reprlib.repr(clip)}")
+        document["clip"] = None
+        return
+    where = f"{TOLD_BY}: actions: clip"
+    pairs = [numbers(each, where, 2) for each in as_list(clip) or ()]
+    if len(pairs) != len(document["scale"]):
+        raise InputError(f"{where}: expected null or {len(document['scale'])} pairs, got {reprlib.repr(clip)}")
     raw = [
-        sorted(((low - zero) / each, (high - zero) / each))
-        for (low, high), each, zero in zip(bounds, scale, offset, strict=True)
+        sorted(((low - zero) / scale, (high - zero) / scale))
+        for (low, high), scale, zero in zip(pairs, document["scale"], document["offset"], strict=True)
     ]
-    if any(
-        not math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for pair in raw for a, b in zip(pair, raw[0], strict=True)
-    ):
-        raise InputError(
-            f"{where}: clip: bounds the targets of each joint otherwise, which a contract, with one pair of bounds for "
-            "all actions, cannot hold; leave the clip out and let contract.joints[*].position_limits bound them"
+    # Without the noise of the division.
+    told = [float(f"{bound:.12g}") for bound in raw[0]]
+    if all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for pair in raw for a, b in zip(pair, told, strict=True)):
+        document["clip"] = told
+    else:
+        reasons["action.clip"] = (
+            f"bounds targets, that of the first joint to {pairs[0]}, and no bounds on actions are the same for all "
+            "joints; none is as good where contract.joints[*].position_limits are narrower"
         )
-    return raw[0]
 
 
-def _observation(deploy: Document, names: tuple[str, ...], count: int) -> Document:
+def _observation(
+    deploy: Document, orders: Mapping[str, tuple[str, ...]], names: tuple[str, ...], count: int
+) -> Document:
     listed = _mapping(deploy.get("observations"), "observations")
     if listed.get("scale_first"):
         raise InputError(f"{TOLD_BY}: observations.scale_first: expected false or nothing; true is not known here")
-    terms = [_term(name, told, names, count) for name, told in listed.items() if name not in _SWITCHES]
+    terms = [
+        _term(name, told, orders.get(name, names), count) for name, told in listed.items() if name not in _SWITCHES
+    ]
     return {
         "terms": terms,
         "layout": "frame_major" if listed.get("use_gym_history") else "term_major",
