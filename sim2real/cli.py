@@ -154,6 +154,22 @@ COMMANDS = (
         "edge",
     ),
     Command(
+        "edge build",
+        "Build a bundle's TensorRT engine on this device",
+        "sim2real_edge.build_command",
+        "EdgeBuildArgs",
+        "run_build",
+        "edge",
+    ),
+    Command(
+        "edge targets",
+        "List the GPUs that are built for, and precisions",
+        "sim2real_edge.build_command",
+        "TargetsArgs",
+        "run_targets",
+        "",
+    ),
+    Command(
         "edge bench",
         "Time a bundle's engine and loop on this machine",
         "sim2real_edge.commands",

@@ -11,7 +11,7 @@ from typing import Final
 
 from sim2real.errors import BundleError
 
-__all__ = ["CONTRACT_METADATA_KEY", "read_metadata"]
+__all__ = ["CONTRACT_METADATA_KEY", "fields", "read_metadata"]
 
 CONTRACT_METADATA_KEY: Final = "sim2real.contract"
 """Key under which an exported model carries its contract, as the exact text of `contract.json`."""
@@ -31,9 +31,9 @@ def read_metadata(model: bytes) -> dict[str, str]:
     """
     metadata: dict[str, str] = {}
     try:
-        for number, entry in _fields(model):
+        for number, entry in fields(model):
             if number == _METADATA_PROPS:
-                strings = {part: text.decode() for part, text in _fields(entry)}
+                strings = {part: text.decode() for part, text in fields(entry)}
                 key = strings.get(_KEY, "")
                 if key in metadata:
                     raise BundleError(f"expected metadata keys that differ, got {key!r} twice; export it again")
@@ -43,8 +43,8 @@ def read_metadata(model: bytes) -> dict[str, str]:
     return metadata
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of every field; a field that has no length prefix gives empty content.
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of every field of a protobuf message; of a number its bytes as they are written.
 
     Raises:
         IndexError: `message` is not a whole protobuf message.
@@ -58,14 +58,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
             length, start = _varint(message, position)
             position = start + length
         elif wire_type == _VARINT:
-            _, position = _varint(message, position)
+            _, position = _varint(message, start)
         elif wire_type in (_FIXED32, _FIXED64):
             position += 4 if wire_type == _FIXED32 else 8
         else:
             raise IndexError("no such wire type")
         if position > len(message):
             raise IndexError("the last field is cut off")
-        yield number, message[start:position] if wire_type == _BYTES else b""
+        yield number, message[start:position]
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from sim2real_edge.loop import LoopResult
     from sim2real_edge.recorder import Recorder, RecorderResult
 
-__all__ = ["EdgeBenchArgs", "EdgeRunArgs", "VerifyArgs", "run_bench", "run_edge", "run_verify"]
+__all__ = [
+    "EdgeBenchArgs",
+    "EdgeRunArgs",
+    "VerifyArgs",
+    "golden_table",
+    "read_trusted",
+    "run_bench",
+    "run_edge",
+    "run_verify",
+]
 
 _PEER_TIMEOUT_S: Final[dict[Mode, float]] = {"realtime": 1.0, "lockstep": 60.0}
 
@@ -48,7 +57,7 @@ class EdgeRunArgs:
     connect: str
     """Endpoint at which the plant is bound: ipc:///path/to/socket or tcp://host:port."""
     engine: str = "onnxruntime-cpu"
-    """What runs the network: onnxruntime-cpu or onnxruntime-cuda."""
+    """What runs the network: onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt or tensorrt."""
     precision: str = "float32"
     """Which of the bundle's models to run."""
     unproven: bool = False
@@ -102,7 +111,7 @@ def run_edge(args: EdgeRunArgs) -> Outcome:
     _check(args.seconds, {"--latency": args.latency, "--record": args.record})
     check_number("--connect-timeout", args.connect_timeout)
     check_number("--peer-timeout", peer_timeout)
-    bundle = _read(args.bundle, args.trust)
+    bundle = read_trusted(args.bundle, args.trust)
     engine = load_engine(args.engine, bundle, args.precision)
     require_released(bundle, args.precision, unproven=args.unproven)
     golden = require_golden(engine, bundle)
@@ -155,7 +164,7 @@ class EdgeBenchArgs:
     bundle: tyro.conf.Positional[Path]
     """The bundle: a folder or a zip file."""
     engine: str = "onnxruntime-cpu"
-    """What runs the network: onnxruntime-cpu or onnxruntime-cuda."""
+    """What runs the network: onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt or tensorrt."""
     precision: str = "float32"
     """Which of the bundle's models to run."""
     seconds: float = 10.0
@@ -184,7 +193,7 @@ def run_bench(args: EdgeBenchArgs) -> Outcome:
     from sim2real_edge.process import on_processor, with_priority
 
     _check(args.seconds, {"--latency": args.latency})
-    bundle = _read(args.bundle, args.trust)
+    bundle = read_trusted(args.bundle, args.trust)
     engine = load_engine(args.engine, bundle, args.precision)
     golden = require_golden(engine, bundle)
     with on_processor(args.cpu), with_priority(args.realtime_priority):
@@ -216,7 +225,7 @@ def run_verify(args: VerifyArgs) -> Outcome:
         EngineError: No engine is available, or a model does not fit the contract.
         InputError: A key cannot be read.
     """
-    bundle = _read(args.bundle, args.trust)
+    bundle = read_trusted(args.bundle, args.trust)
     engines = available_engines()
     reports = [
         replay_golden(load_engine(name, bundle, precision), bundle)
@@ -233,14 +242,14 @@ def run_verify(args: VerifyArgs) -> Outcome:
     lines = [
         f"{args.bundle}: {len(bundle.manifest.members)} files, every hash as in the manifest",
         f"signed by {bundle.signature.public_key}, {trusted}",
-        f"{'engine':<18}{'precision':<11}{'observation':>12}{'action':>12}{'target':>12}  golden run",
-        *(_golden_row(report) for report in reports),
-        *(f"{name:<18}not available: {reason}" for name, reason in absent.items()),
+        *golden_table(reports),
+        *(f"{name:<22}not available: {reason}" for name, reason in absent.items()),
     ]
     return Outcome(passed=all(report.passed for report in reports), result=result, summary="\n".join(lines))
 
 
-def _read(path: Path, trust: Sequence[Path]) -> Bundle:
+def read_trusted(path: Path, trust: Sequence[Path]) -> Bundle:
+    """Read a bundle; if any keys are given, one of them must have signed it."""
     return read_bundle(path, trusted_keys=[load_public_key(key) for key in trust] or None)
 
 
@@ -282,13 +291,19 @@ def _about(engine: Engine) -> str:
     return f"{about.name} ({about.precision}, {about.runtime}, {about.device})"
 
 
+def golden_table(reports: Sequence[GoldenReport]) -> list[str]:
+    """Return a line for each golden run below a line of titles."""
+    titles = f"{'engine':<22}{'precision':<11}{'observation':>12}{'action':>12}{'target':>12}  golden run"
+    return [titles, *(_golden_row(report) for report in reports)]
+
+
 def _golden_row(report: GoldenReport) -> str:
     if report.passed:
         verdict = f"pass: {report.steps} steps, {report.episodes} episodes, every error <= {report.tolerance:g}"
     else:
         verdict = f"FAIL: an error > {report.tolerance:g} at step {report.first_bad_step} of {report.steps}"
     errors = (report.observation_error, report.action_error, report.target_error)
-    return f"{report.engine:<18}{report.precision:<11}{''.join(f'{error:>12.2e}' for error in errors)}  {verdict}"
+    return f"{report.engine:<22}{report.precision:<11}{''.join(f'{error:>12.2e}' for error in errors)}  {verdict}"
 
 
 def _stage_table(report: LatencyReport) -> list[str]:

@@ -15,7 +15,7 @@ from sim2real.bundle import Bundle
 from sim2real.errors import EngineError
 from sim2real.members import PRECISIONS
 
-__all__ = ["ENGINES", "Engine", "EngineInfo", "available_engines", "load_engine"]
+__all__ = ["ENGINES", "Engine", "EngineInfo", "available_engines", "check_held", "load_engine"]
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,15 +77,26 @@ class _Entry(NamedTuple):
     usable: str
     """Function of the module that says why the engine cannot run here, or None."""
     precisions: tuple[str, ...]
-    """What it can run."""
+    """What it can run; which of them the GPU takes, it says itself."""
+    hint: str = ""
+    """What else to say where the package is missing."""
 
 
 _ONNX: Final = "sim2real_edge.onnx_engine"
+_TENSORRT: Final = "sim2real_edge.tensorrt_engine"
+_JETPACK: Final = "; on a Jetson it comes with JetPack: make the environment with --system-site-packages"
 ENGINES: Final = {
     "onnxruntime-cpu": _Entry(
         "onnxruntime", "edge", _ONNX, "load_cpu", "why_no_cpu", ("float32", "float16", "int8", "fp8")
     ),
     "onnxruntime-cuda": _Entry("onnxruntime", "edge-gpu", _ONNX, "load_cuda", "why_no_cuda", PRECISIONS),
+    # Its network is not strongly typed, so that only what its flags name is computed as asked.
+    "onnxruntime-tensorrt": _Entry(
+        "onnxruntime", "edge-gpu", _ONNX, "load_tensorrt", "why_no_tensorrt", ("float32", "float16", "int8")
+    ),
+    "tensorrt": _Entry(
+        "tensorrt", "edge-trt", "sim2real_edge.tensorrt_engine", "load", "why_not", PRECISIONS, _JETPACK
+    ),
 }
 """Every engine by name."""
 
@@ -106,9 +117,7 @@ def load_engine(name: str, bundle: Bundle, precision: str = "float32") -> Engine
     """
     if name not in ENGINES:
         raise EngineError(f"engine {name!r}: unknown; allowed: {', '.join(ENGINES)}")
-    if precision not in bundle.models:
-        held = ", ".join(bundle.models)
-        raise EngineError(f"{bundle.path}: holds no {precision} model; allowed: {held}; choose one with --precision")
+    check_held(bundle, precision)
     if (reason := _why_unavailable(name)) is not None:
         raise EngineError(f"engine {name!r}: {reason}")
     entry = ENGINES[name]
@@ -118,10 +127,22 @@ def load_engine(name: str, bundle: Bundle, precision: str = "float32") -> Engine
     return factory(bundle, precision)
 
 
+def check_held(bundle: Bundle, precision: str) -> None:
+    """Check that a bundle has a model of this precision.
+
+    Raises:
+        EngineError: It has none.
+    """
+    if precision not in bundle.models:
+        held = ", ".join(bundle.models)
+        raise EngineError(f"{bundle.path}: holds no {precision} model; allowed: {held}; choose one with --precision")
+
+
 def _why_unavailable(name: str) -> str | None:
     entry = ENGINES[name]
     if importlib.util.find_spec(entry.package) is None:
         extra = entry.extra
-        return f"{entry.package} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'"
+        told = f"{entry.package} is not installed: needs the '{extra}' extra: pip install 'sim2real[{extra}]'"
+        return told + entry.hint
     usable: Callable[[], str | None] = getattr(importlib.import_module(entry.module), entry.usable)
     return usable()

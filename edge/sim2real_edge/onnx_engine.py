@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,18 +15,30 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from sim2real.bundle import Bundle
-from sim2real.contract import RecurrentState, encode_contract
 from sim2real.errors import EngineError
 from sim2real.onnx_metadata import CONTRACT_METADATA_KEY
 from sim2real_edge.engine import Engine, EngineInfo
+from sim2real_edge.model_contract import Tensor, check_contract, check_tensors, initial_state, model_name
 
-__all__ = ["CpuEngine", "CudaEngine", "load_cpu", "load_cuda", "why_no_cpu", "why_no_cuda"]
+__all__ = [
+    "CpuEngine",
+    "GpuEngine",
+    "load_cpu",
+    "load_cuda",
+    "load_tensorrt",
+    "why_no_cpu",
+    "why_no_cuda",
+    "why_no_tensorrt",
+]
 
 ort.disable_telemetry_events()
 
 _CPU: Final = "CPUExecutionProvider"
 _CUDA: Final = "CUDAExecutionProvider"
+_TENSORRT: Final = "TensorrtExecutionProvider"
 _FLOAT32: Final = "tensor(float)"
+_Provider = tuple[str, dict[str, str]]
+"""Name and options; it is the only one that is asked for."""
 _LOAD_ERRORS: Final = (
     ort_state.EPFail,
     ort_state.Fail,
@@ -48,8 +59,22 @@ def load_cpu(bundle: Bundle, precision: str) -> Engine:
 
 
 def load_cuda(bundle: Bundle, precision: str) -> Engine:
-    """Return a `CudaEngine`; see `sim2real_edge.engine.load_engine`."""
-    return CudaEngine(bundle, precision)
+    """Return a `GpuEngine` on CUDA; see `sim2real_edge.engine.load_engine`."""
+    # TF32 would leave float32 products three digits.
+    return GpuEngine(bundle, precision, "onnxruntime-cuda", (_CUDA, {"use_tf32": "0"}))
+
+
+def load_tensorrt(bundle: Bundle, precision: str) -> Engine:
+    """Return a `GpuEngine` on ONNX Runtime's TensorRT; see `sim2real_edge.engine.load_engine`."""
+    options = {
+        # Its own cache knows a policy by its shape: one that was trained anew would run on the weights of the old one
+        # (microsoft/onnxruntime#6455).
+        "trt_engine_cache_enable": "0",
+        "trt_fp16_enable": str(int(precision == "float16")),
+        # Where the graph has Q and DQ, no table of ranges is asked for.
+        "trt_int8_enable": str(int(precision == "int8")),
+    }
+    return GpuEngine(bundle, precision, "onnxruntime-tensorrt", (_TENSORRT, options))
 
 
 def why_no_cpu() -> str | None:
@@ -59,10 +84,19 @@ def why_no_cpu() -> str | None:
 
 def why_no_cuda() -> str | None:
     """Return why there is no CUDA, or None."""
-    if _CUDA in ort.get_available_providers():
+    return _why_no(_CUDA, "CUDA")
+
+
+def why_no_tensorrt() -> str | None:
+    """Return why ONNX Runtime has no TensorRT, or None."""
+    return _why_no(_TENSORRT, "TensorRT")
+
+
+def _why_no(provider: str, called: str) -> str | None:
+    if provider in ort.get_available_providers():
         return None
     return (
-        "the installed onnxruntime is a build without CUDA: needs the 'edge-gpu' extra: "
+        f"the installed onnxruntime is a build without {called}: needs the 'edge-gpu' extra: "
         "pip uninstall onnxruntime; pip install 'sim2real[edge-gpu]'"
     )
 
@@ -82,11 +116,11 @@ class CpuEngine:
     def __init__(self, bundle: Bundle, precision: str) -> None:
         model = bundle.contract.model
         self.precision = precision
-        self._session = _open_session(bundle, precision, [_CPU])
+        self._session = _open_session(bundle, precision, (_CPU, {}))
         self.observation: npt.NDArray[np.float32] = np.zeros((1, model.observation_size), np.float32)
         self.action: npt.NDArray[np.float32] = np.zeros((1, model.action_size), np.float32)
         self._recurrent = model.recurrent
-        self._states = [[_initial(state) for state in model.recurrent] for _ in range(2)]
+        self._states = [[initial_state(state) for state in model.recurrent] for _ in range(2)]
         self._bindings = [self._bind(bundle, reads, writes) for reads, writes in ((0, 1), (1, 0))]
         self._turn = 0
         self.reset()
@@ -118,24 +152,23 @@ class CpuEngine:
         )
 
 
-class CudaEngine:
-    """ONNX Runtime on an NVIDIA GPU; the recurrent state never leaves it.
+class GpuEngine:
+    """ONNX Runtime on an NVIDIA GPU, by CUDA or by TensorRT; the recurrent state never leaves it.
 
     Attributes:
         observation: Live input in host memory, shape (1, observation_size).
         action: Live output in host memory, shape (1, action_size).
     """
 
-    name: str = "onnxruntime-cuda"
-
-    def __init__(self, bundle: Bundle, precision: str) -> None:
+    def __init__(self, bundle: Bundle, precision: str, name: str, provider: _Provider) -> None:
         model = bundle.contract.model
+        self.name = name
         self.precision = precision
-        self._session = _open_session(bundle, precision, [_CUDA])
+        self._session = _open_session(bundle, precision, provider)
         self.observation: npt.NDArray[np.float32] = np.zeros((1, model.observation_size), np.float32)
         self.action: npt.NDArray[np.float32] = np.zeros((1, model.action_size), np.float32)
         self._input = _on_gpu(self.observation)
-        self._initial = [_initial(state) for state in model.recurrent]
+        self._initial = [initial_state(state) for state in model.recurrent]
         self._states = [[_on_gpu(value) for value in self._initial] for _ in range(2)]
         self._bindings = [self._bind(bundle, reads, writes) for reads, writes in ((0, 1), (1, 0))]
         self._turn = 0
@@ -171,7 +204,7 @@ class CudaEngine:
         )
 
 
-def _open_session(bundle: Bundle, precision: str, providers: Sequence[str]) -> ort.InferenceSession:
+def _open_session(bundle: Bundle, precision: str, provider: _Provider) -> ort.InferenceSession:
     """Load a model with one thread and check it against the contract."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
@@ -180,23 +213,30 @@ def _open_session(bundle: Bundle, precision: str, providers: Sequence[str]) -> o
     # A pool that spins between calls takes whole cores from the control loop (huggingface/lerobot#4264).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if provider[0] != _CPU:
+        # Else what the GPU cannot run, or all of it where there is no GPU, would run on the CPU without a word.
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     # What it says of a model that loads is said by our own checks, with names.
     options.log_severity_level = 3
-    name = f"{bundle.path}: policy.{precision}.onnx"
+    name = model_name(bundle, precision)
     try:
         session = ort.InferenceSession(
             bundle.models[precision],
             options,
-            providers=providers,
+            providers=[provider],
             # It knows no FP8, and fails on a clip before a quantization.
             disabled_optimizers=["ClipQuantRewrite"],
         )
     except _LOAD_ERRORS as error:
         told = " ".join(str(error).split())
         raise EngineError(f"{name}: cannot be loaded by onnxruntime {ort.__version__}: {told}; {_AGAIN}") from error
-    _check_provider(name, session, providers[0])
-    _check_contract(name, session, bundle)
-    _check_tensors(name, session, bundle)
+    _check_provider(name, session, provider[0])
+    check_contract(name, session.get_modelmeta().custom_metadata_map.get(CONTRACT_METADATA_KEY), bundle)
+    inputs, outputs = (
+        [Tensor(each.name, each.type, each.shape) for each in found]
+        for found in (session.get_inputs(), session.get_outputs())
+    )
+    check_tensors(name, bundle, inputs=inputs, outputs=outputs, float32=_FLOAT32)
     return session
 
 
@@ -205,46 +245,6 @@ def _check_provider(name: str, session: ort.InferenceSession, provider: str) -> 
     built = session.get_providers()
     if not built or built[0] != provider:
         raise EngineError(f"{name}: expected to run on {provider}, got {', '.join(built)}; check the GPU's driver")
-
-
-def _check_contract(name: str, session: ort.InferenceSession, bundle: Bundle) -> None:
-    carried = session.get_modelmeta().custom_metadata_map.get(CONTRACT_METADATA_KEY)
-    if carried != encode_contract(bundle.contract).decode():
-        came = "none" if carried is None else "another one"
-        raise EngineError(f"{name}: expected the bundle's contract in the model's metadata, got {came}; {_AGAIN}")
-
-
-def _check_tensors(name: str, session: ort.InferenceSession, bundle: Bundle) -> None:
-    model = bundle.contract.model
-    inputs = {model.observation_name: (1, model.observation_size)}
-    outputs = {model.action_name: (1, model.action_size)}
-    inputs |= {state.input_name: state.shape for state in model.recurrent}
-    outputs |= {state.output_name: state.shape for state in model.recurrent}
-    for kind, expected, tensors in (
-        ("input", inputs, session.get_inputs()),
-        ("output", outputs, session.get_outputs()),
-    ):
-        came = [tensor.name for tensor in tensors]
-        if sorted(came) != sorted(expected):
-            raise EngineError(f"{name}: expected the {kind}s {', '.join(expected)}, got {', '.join(came)}; {_AGAIN}")
-        for tensor in tensors:
-            shape = expected[tensor.name]
-            if tensor.type != _FLOAT32 or not _fits(tensor.shape, shape):
-                raise EngineError(
-                    f"{name}: {kind} {tensor.name!r}: expected {_FLOAT32} of shape {list(shape)}, "
-                    f"got {tensor.type} of shape {tensor.shape}; {_AGAIN}"
-                )
-
-
-def _fits(declared: Sequence[int | str | None], shape: Sequence[int]) -> bool:
-    """Whether a declared shape, in which names and None are free dimensions, allows `shape`."""
-    return len(declared) == len(shape) and all(
-        size == wanted if isinstance(size, int) else True for size, wanted in zip(declared, shape, strict=True)
-    )
-
-
-def _initial(state: RecurrentState) -> npt.NDArray[np.float32]:
-    return np.full(state.shape, state.initial_value, np.float32)
 
 
 def _on_gpu(values: npt.NDArray[np.float32]) -> ort.OrtValue:

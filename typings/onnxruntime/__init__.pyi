@@ -65,7 +65,7 @@ class InferenceSession:
         self,
         path_or_bytes: str | bytes,
         sess_options: SessionOptions | None = ...,
-        providers: Sequence[str] | None = ...,
+        providers: Sequence[str | tuple[str, Mapping[str, str]]] | None = ...,
         *,
         disabled_optimizers: Sequence[str] | None = ...,
     ) -> None: ...

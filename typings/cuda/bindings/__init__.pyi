@@ -1,0 +1,1 @@
+"""Types of the part of cuda-bindings that sim2real uses; its modules are compiled and ship none."""
