@@ -69,7 +69,7 @@ def products_of(model: Any) -> tuple[Product, ...]:
 def normalizer_of(model: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], float]:
     """Return what a policy takes off its observations, what it multiplies them by, and what it clips them to.
 
-    These are the first three operators that `sim2real export` writes. Of a policy that begins otherwise: 0, 1, infinity.
+    These are the first three operators that `sim2real export` writes. Of one that begins otherwise: 0, 1, infinity.
     """
     first = model.graph.node[:3]
     if [node.op_type for node in first] != ["Sub", "Mul", "Clip"]:
