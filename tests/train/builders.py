@@ -66,11 +66,12 @@ def task_env(worker: Worker) -> TaskEnv:
     return env
 
 
-def iterate(worker: Worker) -> None:
-    """One iteration as the controller does it."""
+def iterate(worker: Worker) -> float:
+    """One iteration as the controller does it; returns the mean reward of what it learned from."""
     collected = worker.collect()
     worker.learn(merge([worker.score()]))
     worker.publish(collected.observations)
+    return collected.mean_reward
 
 
 def metrics(iteration: int) -> Metrics:

@@ -121,6 +121,9 @@ class Algorithm(ABC):
         """Take the weights and the normalisers' moments of another run, and leave all else as it is."""
         own = self.state()
         self.load_state({"weights": own["weights"] | warm.weights, "learner": own["learner"] | warm.normalisers})
+        # A critic that begins anew normalises as the policy does, from the first iteration on.
+        self.set_moments(self.moments)
+        self._renew()
 
     def replica_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what this replica's next updates depend on and no other's."""

@@ -49,6 +49,8 @@ class WarmStart(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, npt.NDArray[Any]]
     normalisers: dict[str, npt.NDArray[Any]]
     """Moments, by their names in the state of a learner."""
+    critic_differs: str = ""
+    """In what the critic there is another, so that the one here begins anew; empty: it was taken, or there is none."""
 
 
 class ChunkInfo(msgspec.Struct, frozen=True, kw_only=True):

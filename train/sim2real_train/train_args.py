@@ -43,7 +43,7 @@ class TrainArgs:
     init_from: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: none)")] = None
     """Begin with the weights and normalisers of a run's last checkpoint, or of a checkpoint folder, e.g. RUN/best; with
     a new optimiser, at iteration 0. Algorithm, networks, and what goes into the policy and comes out must be of the
-    same kinds."""
+    same kinds; a critic that is another begins anew."""
     privileged: bool = False
     """The policy reads all that the critic sees. No robot can measure that: it is a teacher for --algo distill."""
     robot: Annotated[str | None, tyro.conf.arg(metavar="ROBOT", help_behavior_hint="(default: the task's own)")] = None

@@ -190,6 +190,8 @@ class _Run:
         self.saved: State | None = None
         if isinstance(start, WarmStart):
             workers.begin_with(start)
+            if start.critic_differs:
+                tell(f"--init-from: the policy begins as it was there, the critic anew: {start.critic_differs}")
         elif start is not None:
             workers.load(start)
             self.metrics = list(start.state.metrics)

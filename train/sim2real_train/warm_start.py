@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from sim2real.contract import ObservationTerm
 from sim2real.errors import InputError
@@ -27,6 +28,16 @@ _OWN: Final = frozenset({"teacher_share"})
 _NO_KIND: Final = frozenset({"initial_std", "recurrent_size"})
 """Settings of the model that need not be equal: the noise is among the weights, whose shapes show the size of a memory,
 where there is one."""
+_CRITICS: Final = frozenset({"critic", "critics", "targets"})
+"""First part of the names of weights that judge what a policy does, and are not needed to act."""
+
+
+class _Differences(NamedTuple):
+    """In words, how two runs differ in kind."""
+
+    policy: list[str]
+    critic: list[str]
+    """Only what it alone has otherwise."""
 
 
 def init_at(path: Path) -> InitRef:
@@ -42,6 +53,8 @@ def init_at(path: Path) -> InitRef:
 def warm_start(config: TrainConfig) -> WarmStart | None:
     """Read what a run is to begin with, and check that it fits; None: it begins from nothing.
 
+    The policy has to fit. A critic of other inputs or shapes, as on a task whose critic sees more, begins anew.
+
     Raises:
         InputError: The checkpoint is missing, damaged or another one than it was; or algorithm, networks, or the inputs
             and outputs of the policy differ: the message says in what.
@@ -55,32 +68,56 @@ def warm_start(config: TrainConfig) -> WarmStart | None:
             f"--init-from {reference.checkpoint}: holds other weights (SHA-256 {checkpoint.weights_sha256[:12]}…) than "
             f"it did ({reference.weights_sha256[:12]}…); give a checkpoint that nobody writes to"
         )
-    weights = checkpoint.arrays["weights"]
-    differences = _differences(checkpoint.state.config, config) or _differing_shapes(weights, config)
-    if differences:
-        raise InputError(f"--init-from {reference.checkpoint}: cannot begin with it: {'; '.join(differences)}")
+    weights = {name: array for name, array in checkpoint.arrays["weights"].items() if name not in _OWN}
+    learner = checkpoint.arrays["learner"]
+    normalisers = {name: array for name, array in learner.items() if name.startswith(_NORMALISERS)}
+    differences = _differences(checkpoint.state.config, config)
+    if not differences.policy:
+        sizes = sizes_of(config)
+        shapes = _differing_shapes(weights, config, sizes)
+        differences = _Differences(shapes.policy, differences.critic or shapes.critic)
+        if differences.critic and not differences.policy:
+            return _without_critic(weights, normalisers, sizes[1], "; ".join(differences.critic))
+    if differences.policy:
+        told = "; ".join([*differences.policy, *differences.critic])
+        raise InputError(f"--init-from {reference.checkpoint}: cannot begin with it: {told}")
+    return WarmStart(weights=weights, normalisers=normalisers)
+
+
+def _without_critic(weights: Arrays, normalisers: Arrays, width: int, differs: str) -> WarmStart:
+    """Return the policy alone, and the moments of what it reads.
+
+    What else a critic of inputs of this width sees counts as of mean 0 and deviation 1, about which tasks make it.
+    """
+    count, seen = normalisers["observations/count"], len(weights["actor.normalizer.mean"])
+    mean, squares = np.zeros(width), np.full(width, float(count))
+    mean[:seen], squares[:seen] = (normalisers[f"observations/{name}"][:seen] for name in ("mean", "squares"))
+    policy = {name: array for name, array in weights.items() if not _is_critics(name)}
     return WarmStart(
-        weights={name: array for name, array in weights.items() if name not in _OWN},
-        normalisers={
-            name: array for name, array in checkpoint.arrays["learner"].items() if name.startswith(_NORMALISERS)
-        },
+        weights=policy,
+        normalisers={"observations/count": count, "observations/mean": mean, "observations/squares": squares},
+        critic_differs=differs if len(policy) < len(weights) else "",
     )
 
 
-def _differences(there: TrainConfig, here: TrainConfig) -> list[str]:
-    """Return in words how algorithm, networks, inputs and outputs of two runs differ in kind."""
+def _differences(there: TrainConfig, here: TrainConfig) -> _Differences:
+    """Return how algorithm, networks, inputs and outputs of two runs differ."""
     kinds = [config.algorithm.__struct_config__.tag for config in (there, here)]
-    phrases = [f"it was learned by {kinds[0]}, this run is to learn by {kinds[1]}"] if kinds[0] != kinds[1] else []
+    policy = [f"it was learned by {kinds[0]}, this run is to learn by {kinds[1]}"] if kinds[0] != kinds[1] else []
+    critic: list[str] = []
     for field in here.model.__struct_fields__:
         old, new = getattr(there.model, field), getattr(here.model, field)
         if old != new and field not in _NO_KIND:
+            phrases = critic if field == "recurrent_critic" else policy
             phrases.append(f"model.{field} is {_json(old)} there and {_json(new)} here")
     old_parts, new_parts = _interface(there), _interface(here)
     for part in dict.fromkeys((*old_parts, *new_parts)):
         old, new = old_parts.get(part, ()), new_parts.get(part, ())
         if old != new:
+            # A privileged policy reads what its critic sees.
+            phrases = critic if part == "critic" and not here.model.privileged else policy
             phrases.append(f"{part}: {_difference(old, new)}")
-    return phrases
+    return _Differences(policy, critic)
 
 
 def _interface(config: TrainConfig) -> dict[str, tuple[str, ...]]:
@@ -114,15 +151,21 @@ def _difference(there: tuple[str, ...], here: tuple[str, ...]) -> str:
     return " and ".join(told) or "in another order"
 
 
-def _differing_shapes(weights: Arrays, config: TrainConfig) -> list[str]:
-    own = make_algorithm(config, sizes_of(config), rank=0, average=_alone).model.state_dict()
+def _differing_shapes(weights: Arrays, config: TrainConfig, sizes: tuple[int, int, int]) -> _Differences:
+    """Return the first tensor of the policy, and the first of the critic, that the other run has otherwise or not."""
+    own = make_algorithm(config, sizes, rank=0, average=_alone).model.state_dict()
     there = {name: tuple(array.shape) for name, array in weights.items()}
-    here = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    return [
-        f"{name} is {_shape(there, name)} there and {_shape(here, name)} here"
-        for name in dict.fromkeys((*there, *here))
-        if there.get(name) != here.get(name)
-    ]
+    here = {name: tuple(tensor.shape) for name, tensor in own.items() if name not in _OWN}
+    differences = _Differences([], [])
+    for name in dict.fromkeys((*there, *here)):
+        if there.get(name) != here.get(name):
+            phrases = differences.critic if _is_critics(name) else differences.policy
+            phrases.append(f"{name} is {_shape(there, name)} there and {_shape(here, name)} here")
+    return _Differences(differences.policy[:1], differences.critic[:1])
+
+
+def _is_critics(name: str) -> bool:
+    return name.partition(".")[0] in _CRITICS
 
 
 def _shape(shapes: dict[str, tuple[int, ...]], name: str) -> str:
