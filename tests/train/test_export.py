@@ -55,10 +55,10 @@ def task_name(model: ModelConfig) -> str:
     return TASK if model.encoder is None else "so101-reach"
 
 
-def trained_checkpoint(folder: Path, model: ModelConfig) -> Path:
+def trained_checkpoint(folder: Path, model: ModelConfig, task: str | None = None) -> Path:
     """A checkpoint after two real iterations, so that the normaliser and all weights have moved."""
     algorithm = PpoConfig(num_steps=16, epochs=2, minibatches=2, learning_rate=1e-2)
-    config = small_config(task=task_name(model), model=model, algorithm=algorithm)
+    config = small_config(task=task or task_name(model), model=model, algorithm=algorithm)
     worker = make_worker(config)
     for _ in range(2):
         iterate(worker)

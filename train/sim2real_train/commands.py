@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 import tyro
@@ -45,6 +45,11 @@ class ExportArgs:
     ] = None
     """Where the file of the policy's robot is now, if it was trained with --robot path/to.xml; its content must be the
     same."""
+    emit: Annotated[Literal["deploy-yaml"] | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    """Also write the policy as Unitree's runtime reads it: BUNDLE with .deploy for .s2r, a folder of params/deploy.yaml
+    and exported/policy.onnx. What of the contract its format cannot hold is listed."""
+    motors: Annotated[tuple[str, ...], tyro.conf.arg(metavar="JOINT", help_behavior_hint="(default: none)")] = ()
+    """For --emit: the joints in the order of the robot's motors, which no contract says."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,16 @@ class EvaluateArgs:
 def run_export(args: ExportArgs) -> Outcome:
     """Export; the outcome is an `ExportResult`."""
     check_seed(args.seed)
+    if args.motors and args.emit is None:
+        raise InputError("--motors: are for --emit deploy-yaml; add it, or leave them out")
     # What is wrong by itself is told before the libraries are loaded.
     from sim2real.signing import load_signing_key
+    from sim2real_train.deploy_yaml import LOST
     from sim2real_train.export import export
 
     key = None if args.signing_key is None else load_signing_key(args.signing_key)
-    result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed, robot=args.robot)
+    motors = None if args.emit is None else args.motors
+    result = export(args.checkpoint, args.out, signing_key=key, seed=args.seed, robot=args.robot, motors=motors)
     lines = [
         f"{'ok  ' if each.passed else 'FAIL'} {each.engine}, measurements: {each.measurements}: "
         f"{each.steps} steps, largest error {each.error:.1e} of {each.where} (allowed {each.tolerance:.0e})"
@@ -102,6 +111,10 @@ def run_export(args: ExportArgs) -> Outcome:
     lines += result.findings.lines()
     if result.passed:
         lines.append(f"wrote {args.out}: contract {result.contract_sha256[:12]}…, ONNX opset {result.opset}")
+        if result.deploy_folder is not None:
+            lines.append(
+                f"wrote {result.deploy_folder}: deploy.yaml has no place for contract.{', contract.'.join(LOST)}"
+            )
     else:
         lines.append("wrote nothing: the exported policy does not compute what was trained")
     head = [f"policy: {result.checkpoint}, of iteration {result.iteration}", "parity with the trained network:"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from sim2real.tasks.base import task_identity, unpublished
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from sim2real_train.config import config_sha256
+from sim2real_train.deploy_yaml import deploy_yaml, write_deploy_folder
 from sim2real_train.environments import sizes_of
 from sim2real_train.findings import Findings, findings_of
 from sim2real_train.golden_run import record_golden
@@ -52,6 +54,8 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     onnx_bytes: int
     parity: tuple[Parity, ...]
     findings: Findings
+    deploy_folder: Path | None = None
+    """Where Unitree's deploy.yaml is; None: it was not asked for."""
 
     @property
     def passed(self) -> bool:
@@ -66,6 +70,7 @@ def export(
     signing_key: Ed25519PrivateKey | None = None,
     seed: int = 0,
     robot: str | None = None,
+    motors: Sequence[str] | None = None,
 ) -> ExportResult:
     """Write the bundle of a checkpoint's policy to `out`, if it computes what was trained.
 
@@ -75,6 +80,7 @@ def export(
         signing_key: Secret key; None: a one-time key, which shows integrity but not who signed.
         seed: Seeds the golden run's start states and noise.
         robot: Where the file of the policy's robot is now; None: where it was in training.
+        motors: Joints in the order of the robot's motors, for Unitree's deploy.yaml beside the bundle; None: without.
 
     Raises:
         InputError: The checkpoint is missing or damaged, or the bundle cannot be written; or the policy is a teacher,
@@ -87,6 +93,9 @@ def export(
     task = task_of(here)
     actor = actor_of(here)
     contract = contract_of(checkpoint, task, actor)
+    if motors is not None:
+        # Whether the format can hold it is told before anything is written.
+        deploy_yaml(contract, motors)
     onnx = actor_to_onnx(actor, contract)
     policy = TorchPolicy(actor)
     golden = record_golden(policy, task, contract, seed=seed)
@@ -113,7 +122,11 @@ def export(
         created_by="sim2real export",
         signing_key=signing_key,
     )
-    return msgspec.structs.replace(result, bundle=out)
+    if motors is None:
+        return msgspec.structs.replace(result, bundle=out)
+    folder = out.with_suffix(".deploy")
+    write_deploy_folder(folder, contract, onnx, motors)
+    return msgspec.structs.replace(result, bundle=out, deploy_folder=folder)
 
 
 def task_of(checkpoint: Checkpoint) -> Task:

@@ -83,7 +83,8 @@ def complete(facts: Facts, given: Document, fallback: tuple[str, Document] | Non
     """Return what the source, the user and a task say together, and notes on where they do not agree.
 
     The source's word stands: it is what the policy was trained with. The user may say what it leaves open and give
-    more digits of what it rounded, but not contradict it; a task only fills what is open after that.
+    more digits of what it rounded, but not contradict it; a task only fills what is open after that, and nothing of
+    which the source's word is in doubt.
 
     Raises:
         InputError: The user contradicts the source, or joints cannot be matched since they have no names.
@@ -103,8 +104,13 @@ def complete(facts: Facts, given: Document, fallback: tuple[str, Document] | Non
     if fallback is not None:
         name, contract = fallback
         by_task = _Merge(name, rounded)
+        doubtful = [path.rpartition(".") for path in facts.reasons]
+        doubtful = [(holder, field) for holder, _, field in doubtful if field not in _value_at(document, holder)]
         document = by_task.merge(document, in_order_of(contract, document), "")
         notes += [f"{facts.told_by} stands where {name} says otherwise: {each}" for each in by_task.differences]
+        # Of these the source says something that cannot be taken at its word: a person decides, not another policy.
+        for holder, field in doubtful:
+            _value_at(document, holder).pop(field, None)
     _set_offsets(document, facts.relative_terms)
     return document, [*notes, *_told_roundings(rounded, document)]
 
