@@ -229,7 +229,8 @@ def _open_session(bundle: Bundle, precision: str, provider: _Provider) -> ort.In
         )
     except _LOAD_ERRORS as error:
         told = " ".join(str(error).split())
-        raise EngineError(f"{name}: cannot be loaded by onnxruntime {ort.__version__}: {told}; {_AGAIN}") from error
+        hint = _AGAIN if provider[0] == _CPU else "check the GPU's driver, or use another --engine"
+        raise EngineError(f"{name}: cannot be loaded by onnxruntime {ort.__version__}: {told}; {hint}") from error
     _check_provider(name, session, provider[0])
     check_contract(name, session.get_modelmeta().custom_metadata_map.get(CONTRACT_METADATA_KEY), bundle)
     inputs, outputs = (

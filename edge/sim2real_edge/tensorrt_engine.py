@@ -24,6 +24,7 @@ from sim2real_edge.tensorrt_build import (
     build,
     configure,
     import_tensorrt,
+    log_of,
     logged_errors,
     logger_of,
     parse,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from sim2real_edge.cuda import Gpu, Recording
 
-__all__ = ["Kept", "TensorrtEngine", "kept_engine", "key_of", "load", "this_device", "why_not"]
+__all__ = ["Kept", "TensorrtEngine", "kept_engine", "key_of", "load", "open_engine", "this_device", "why_not"]
 
 _FLOAT32: Final = "FLOAT"
 
@@ -160,7 +161,7 @@ class TensorrtEngine:
         check_tensorrt(trt.__version__, l4t := l4t_release())
         key = key_of(trt, self._gpu, l4t, bundle.models[precision], refittable=refittable)
         kept = kept_engine(trt, bundle, precision, cache, key)
-        self._engine = _deserialized(trt, bundle, precision, kept, cache.path(f"{key.digest}.engine"))
+        self._engine = open_engine(trt, bundle, precision, kept, cache.path(f"{key.digest}.engine"))
         self.layers = _proved_layers(trt, self._engine, bundle, precision, kept.products)
         self.observation: npt.NDArray[np.float32] = pinned((1, model.observation_size))
         self.action: npt.NDArray[np.float32] = pinned((1, model.action_size))
@@ -229,8 +230,20 @@ class TensorrtEngine:
         )
 
 
-def _deserialized(trt: Any, bundle: Bundle, precision: str, kept: Kept, path: Path) -> tensorrt.ICudaEngine:
-    """Return the engine with the weights of the bundle's model in it."""
+def open_engine(trt: Any, bundle: Bundle, precision: str, kept: Kept, path: Path) -> tensorrt.ICudaEngine:
+    """Return the engine with the weights of the bundle's model in it.
+
+    Args:
+        trt: The module of TensorRT.
+        bundle: The bundle.
+        precision: Which of its models.
+        kept: From the cache.
+        path: Where it lies there, for errors.
+
+    Raises:
+        EngineError: It does not run here, or takes no new weights; in TensorRT's own words.
+    """
+    log_of(trt).clear()
     runtime: tensorrt.Runtime = trt.Runtime(logger_of(trt))
     engine = runtime.deserialize_cuda_engine(kept.plan)
     if engine is None:

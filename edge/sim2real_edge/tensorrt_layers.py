@@ -70,20 +70,25 @@ def asked_products(trt: Any, network: tensorrt.INetworkDefinition) -> tuple[Prod
     found: list[Product] = []
     for layer in layers:
         if layer.type in products:
-            kinds = {_operand(trt, layer.get_input(index), makers) for index in (0, 1)}
+            # A convolution's weight, where it is a plain constant, is no input.
+            inputs = [tensor for index in range(min(2, layer.num_inputs)) if (tensor := layer.get_input(index))]
+            kinds = {_operand(trt, tensor, makers) for tensor in inputs}
             origin = _ORIGIN.search(layer.metadata)
             precision = kinds.pop() if len(kinds) == 1 else "float32"
             found.append(Product(origin[1] if origin else layer.name, precision))
     return tuple(found)
 
 
-def _operand(trt: Any, tensor: tensorrt.ITensor | None, makers: dict[str, tensorrt.ILayer]) -> str:
+def _operand(trt: Any, tensor: tensorrt.ITensor, makers: dict[str, tensorrt.ILayer]) -> str:
     """Return in which datatype an operand comes: that of the codes which it is dequantised from, if it is."""
-    while tensor is not None and (maker := makers.get(tensor.name)) is not None:
-        if maker.type not in (trt.LayerType.SHUFFLE, trt.LayerType.IDENTITY, trt.LayerType.DEQUANTIZE):
+    kinds = trt.LayerType
+    passed = (kinds.DEQUANTIZE, kinds.IDENTITY, kinds.SHUFFLE, kinds.SQUEEZE, kinds.UNSQUEEZE)
+    while (maker := makers.get(tensor.name)) is not None and maker.type in passed:
+        source = maker.get_input(0)
+        if source is None:
             break
-        tensor = maker.get_input(0)
-    return "none" if tensor is None else _KINDS.get(tensor.dtype.name, tensor.dtype.name)
+        tensor = source
+    return _KINDS.get(tensor.dtype.name, tensor.dtype.name)
 
 
 def built_layers(information: str) -> tuple[BuiltLayer, ...]:
