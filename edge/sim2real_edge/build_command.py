@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from sim2real_edge.cuda import Gpu
     from sim2real_edge.tensorrt_layers import BuiltLayer
 
-__all__ = ["EdgeBuildArgs", "TargetsArgs", "run_build", "run_targets"]
+__all__ = ["EdgeBuildArgs", "TargetsArgs", "layer_table", "run_build", "run_targets"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run_build(args: EdgeBuildArgs) -> Outcome:
     report = replay_golden(engine, bundle)
     lines = [
         f"{args.bundle}: {args.precision} on {gpu.name} (SM {gpu.sm}), kept in {cache.folder}",
-        *(_layer_row(layer) for layer in engine.layers),
+        *layer_table(engine.layers),
         *golden_table([report]),
     ]
     result = {"engine": engine.describe(), "layers": engine.layers, "golden": report, "cache": str(cache.folder)}
@@ -87,9 +88,16 @@ def _gpu(name: str | None) -> Gpu:
     return gpu
 
 
+def layer_table(layers: Sequence[BuiltLayer]) -> list[str]:
+    """Return a line for each layer below a line of titles."""
+    titles = f"{'inputs':<17}{'constants':<17}{'kind':<18}ONNX nodes"
+    return [titles, *(_layer_row(layer) for layer in layers)]
+
+
 def _layer_row(layer: BuiltLayer) -> str:
-    kind = f"{layer.kind}, a product" if layer.product else layer.kind
-    return f"  {'+'.join(dict.fromkeys(layer.precisions)):<18}{kind:<22}{', '.join(layer.origins)}"
+    types = (f"{'+'.join(dict.fromkeys(each)) or '-':<17}" for each in (layer.inputs, layer.constants))
+    kind = f"{layer.kind} (product)" if layer.product else layer.kind
+    return f"{''.join(types)}{kind:<18}{', '.join(layer.origins)}"
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,10 @@ class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
     """As TensorRT calls it: ``gemm`` is a product of its own, ``kgen`` a kernel that was made for what it fuses."""
     product: bool
     """Whether it is a matrix product or a convolution; one that was fused into a kernel is not."""
-    precisions: tuple[str, ...]
-    """Of its inputs."""
+    inputs: tuple[str, ...]
+    """Datatype of each."""
+    constants: tuple[str, ...]
+    """Datatype of each, weights among them; a fused kernel computes in theirs."""
     origins: tuple[str, ...]
     """Names of the ONNX nodes that it computes."""
 
@@ -107,16 +109,20 @@ def _built(row: dict[str, Any]) -> BuiltLayer:
     kind, name = str(row.get("LayerType", "?")), str(row.get("Name", "?"))
     # A fusion is told by its kernel: of a product, or of anything else.
     telling = str(row.get("TacticName", "")) if kind == "fusion" else kind
-    types = [str(each.get("Format/Datatype") or each.get("Datatype") or "?") for each in row.get("Inputs", [])]
     # Before there was metadata, the name alone told what was fused.
     origins = _ORIGIN.findall(str(row.get("Metadata", ""))) or name.split(" + ")
     return BuiltLayer(
         name=name,
         kind=kind,
         product=_PRODUCT.search(telling) is not None,
-        precisions=tuple(_word(told) for told in types),
+        inputs=_datatypes(row.get("Inputs", [])),
+        constants=_datatypes(row.get("Constants", [])),
         origins=tuple(dict.fromkeys(origins)),
     )
+
+
+def _datatypes(tensors: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(_word(str(each.get("Format/Datatype") or each.get("Datatype") or "?")) for each in tensors)
 
 
 def _word(told: str) -> str:
@@ -152,12 +158,12 @@ def check_products(name: str, precision: str, asked: Sequence[Product], built: S
 
 def _is_built(product: Product, built: Sequence[BuiltLayer]) -> bool:
     return any(
-        layer.product and product.layer in layer.origins and product.precision in layer.precisions for layer in built
+        layer.product and product.layer in layer.origins and product.precision in layer.inputs for layer in built
     )
 
 
 def _instead(product: Product, built: Sequence[BuiltLayer]) -> str:
     """Return what computes a product, in words."""
     layers = [layer for layer in built if product.layer in layer.origins]
-    kinds = [f"{layer.kind} of {'+'.join(sorted(set(layer.precisions)))}" for layer in layers]
+    kinds = [f"{layer.kind} of {'+'.join(sorted(set(layer.inputs)))}" for layer in layers]
     return f"asked {product.precision}, built {', '.join(kinds) or 'nothing that names it'}"

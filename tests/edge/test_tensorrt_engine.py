@@ -25,6 +25,7 @@ from sim2real.bundle import Bundle
 from sim2real.cli import main
 from sim2real.errors import EngineError
 from sim2real_calib.quantize import Precision, quantized
+from sim2real_edge.build_command import layer_table
 from sim2real_edge.engine import available_engines, load_engine
 from sim2real_edge.engine_cache import EngineCache
 from sim2real_edge.golden import replay_golden
@@ -93,12 +94,15 @@ def row_of(row: str) -> dict[str, object]:
         found = re.search(rf"(?:^|, ){key}: (.*?)(?=, \w+: |$)", row)
         return "" if found is None else found[1]
 
-    inputs = re.search(r"Inputs: \[(.*?)\](?=, (?:Constants|Outputs))", row)
-    types = re.findall(r"Datatype: (\w+)", inputs[1]) if inputs else []
+    def tensors(key: str) -> list[dict[str, str]]:
+        found = re.search(rf"{key}: \[(.*?)\](?=, (?:Constants|Outputs|TacticName))", row)
+        return [{"Format/Datatype": kind} for kind in re.findall(r"Datatype: (\w+)", found[1] if found else "")]
+
     return {
         "Name": told("Name"),
         "LayerType": told("LayerType"),
-        "Inputs": [{"Name": "?", "Format/Datatype": kind} for kind in types],
+        "Inputs": tensors("Inputs"),
+        "Constants": tensors("Constants"),
         "TacticName": told("TacticName"),
         "Metadata": told("Metadata"),
     }
@@ -117,7 +121,15 @@ def test_products_that_were_built_as_asked_pass(pendulum: Bundle, kind: str, pre
     asked, built = built_of(bundle_of(pendulum, kind, precision), precision)
     check_products("policy", precision, asked, built)
     products = [layer for layer in built if layer.product]
-    assert [layer.precisions for layer in products] == [(precision,)] * len(asked)
+    assert [layer.inputs for layer in products] == [(precision,)] * len(asked)
+
+
+def test_the_table_of_layers_shows_in_what_they_compute(pendulum: Bundle) -> None:
+    _, built = built_of(bundle_of(pendulum, "mlp", "float16"), "float16")
+    titles, *rows = layer_table(built)
+    assert re.split(r"  +", titles) == ["inputs", "constants", "kind", "ONNX nodes"]
+    # All in one kernel, or two: the weights alone tell.
+    assert all(re.match(r"float32 +float16(\+float32)? +kgen +node_of_", row) for row in rows)
 
 
 def test_what_falls_back_in_silence_is_named(pendulum: Bundle) -> None:
@@ -171,7 +183,7 @@ def test_a_model_that_is_quantised_in_name_alone_is_refused(pendulum: Bundle) ->
 def test_the_inspectors_words_for_datatypes_are_understood(told: str, precision: str, key: str) -> None:
     row = {"Name": "a + b", "LayerType": "CaskGemmMatrixMultiply", "Inputs": [{"Name": "x", key: told}]}
     (layer,) = built_layers(msgspec.json.encode({"Layers": [row]}).decode())
-    assert (layer.product, layer.precisions, layer.origins) == (True, (precision,), ("a", "b"))
+    assert (layer.product, layer.inputs, layer.origins) == (True, (precision,), ("a", "b"))
 
 
 @pytest.mark.parametrize(
