@@ -1,4 +1,4 @@
-"""Two policies in the same worlds: the figures beside closed forms, the verdict at its boundary, real policies. About 10 s."""
+"""Two policies in the same worlds: figures beside closed forms, the verdict at its boundary. About 10 s."""
 
 from __future__ import annotations
 

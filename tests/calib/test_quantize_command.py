@@ -1,4 +1,4 @@
-"""`sim2real quantize` as a person meets it: what is in the bundle, what is refused, and what the robot then runs. About 20 s."""
+"""`sim2real quantize` as a person meets it: what is in the bundle, what is refused, what a robot runs. About 20 s."""
 
 from __future__ import annotations
 
