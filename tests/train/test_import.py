@@ -278,6 +278,28 @@ def test_what_is_no_perceptron_is_refused(changes: dict[str, torch.Tensor], name
     assert named in refusal(checkpoint(tmp_path, **changes), tmp_path / "policy.s2r", task=TASK, activation="elu")
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("joints: 5", "contract.joints: expected a list"),
+        ("joints: [5]", "contract.joints[0]: expected a mapping"),
+        ("joints: [{name: [1]}]", "contract.joints[0].name: expected a text"),
+        ("action: {joints: all}", "contract.action.joints: expected a list"),
+        ("timing: {step: 1}", "contract.timing: expected fields among control_period_ns"),
+        ("schema_version: 2", "schema_version: expected 1, got 2"),
+        ("model: {recurrent: [{input_name: h}]}", "networks with memory are not imported"),
+        ("commands: [{name: x, unit: m/s, low: a, high: 1, initial: 0}]", "commands"),
+        ("a: !!python/name:os.system ''", "plain YAML"),
+    ],
+)
+def test_a_contract_file_that_is_none(text: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "contract.yaml").write_text(text)
+    told = refusal(
+        checkpoint(tmp_path), tmp_path / "p.s2r", activation="elu", task=TASK, contract=tmp_path / "contract.yaml"
+    )
+    assert named in told
+
+
 class Payload:
     """What an attacker would put into a checkpoint."""
 

@@ -366,6 +366,10 @@ def test_export_and_import_give_the_same_contract_but_for_what_is_lost(
     nameless = [msgspec.structs.replace(term, name="") for term in again.observation.terms]
     assert nameless == [msgspec.structs.replace(term, name="") for term in first.observation.terms]
     assert ObservationBuilder(again, 1).observation.shape == (1, OBS)
+    (tmp_path / "other.deploy").mkdir()
+    assert main([*words[:3], str(tmp_path / "other.s2r"), *words[4:], "--motors", *MOTORS]) == 2
+    assert "is no folder of deploy.yaml" in capsys.readouterr().err
+    assert not (tmp_path / "other.s2r").exists()
     # Written once more, the folder takes the place of the earlier one.
     assert main([*words, "--motors", *MOTORS]) == 0
 

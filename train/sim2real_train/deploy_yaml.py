@@ -17,7 +17,7 @@ from sim2real.errors import InputError
 from sim2real.files import atomic_directory
 from sim2real_train.importers.unitree import ACTIONS, COMMANDS
 
-__all__ = ["LOST", "deploy_yaml", "write_deploy_folder"]
+__all__ = ["LOST", "deploy_folder", "deploy_yaml", "write_deploy_folder"]
 
 LOST: Final = (
     "identity",
@@ -36,21 +36,29 @@ LOST: Final = (
 """Fields of a contract that the format has no place for; its runtime does without them."""
 
 
-def write_deploy_folder(folder: Path, contract: PolicyContract, onnx: bytes, motors: Sequence[str]) -> None:
+def deploy_folder(out: Path) -> Path:
+    """Return where the folder of the bundle at `out` goes; an earlier one there will be replaced.
+
+    Raises:
+        InputError: Something else is there.
+    """
+    folder = out.with_suffix(".deploy")
+    if folder.exists() and not (folder / "params" / "deploy.yaml").is_file():
+        raise InputError(f"{folder}: exists and is no folder of deploy.yaml; choose another --out")
+    return folder
+
+
+def write_deploy_folder(folder: Path, text: str, onnx: bytes) -> None:
     """Write the folder, whole or not at all.
 
     Args:
-        folder: Where it goes; an earlier one there is replaced.
-        contract: The policy's.
-        onnx: Its float32 file.
-        motors: Joints in the order of the robot's motors.
+        folder: As of `deploy_folder`.
+        text: As of `deploy_yaml`.
+        onnx: The policy's float32 file.
 
     Raises:
-        InputError: It cannot be written, something else is there, or the format cannot hold the contract.
+        InputError: It cannot be written.
     """
-    text = deploy_yaml(contract, motors)
-    if folder.exists() and not (folder / "params" / "deploy.yaml").is_file():
-        raise InputError(f"{folder}: exists and is no folder of deploy.yaml; choose another --out")
     with atomic_directory(folder) as partial:
         for name, content in (("params/deploy.yaml", text.encode()), ("exported/policy.onnx", onnx)):
             (partial / name).parent.mkdir()

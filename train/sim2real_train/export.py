@@ -16,7 +16,7 @@ from sim2real.tasks.base import task_identity, unpublished
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from sim2real_train.config import config_sha256
-from sim2real_train.deploy_yaml import deploy_yaml, write_deploy_folder
+from sim2real_train.deploy_yaml import deploy_folder, deploy_yaml, write_deploy_folder
 from sim2real_train.environments import sizes_of
 from sim2real_train.findings import Findings, findings_of
 from sim2real_train.golden_run import record_golden
@@ -93,9 +93,8 @@ def export(
     task = task_of(here)
     actor = actor_of(here)
     contract = contract_of(checkpoint, task, actor)
-    if motors is not None:
-        # Whether the format can hold it is told before anything is written.
-        deploy_yaml(contract, motors)
+    # Whether the format can hold it is told before anything is written.
+    deploy = None if motors is None else (deploy_folder(out), deploy_yaml(contract, motors))
     onnx = actor_to_onnx(actor, contract)
     policy = TorchPolicy(actor)
     golden = record_golden(policy, task, contract, seed=seed)
@@ -122,11 +121,10 @@ def export(
         created_by="sim2real export",
         signing_key=signing_key,
     )
-    if motors is None:
-        return msgspec.structs.replace(result, bundle=out)
-    folder = out.with_suffix(".deploy")
-    write_deploy_folder(folder, contract, onnx, motors)
-    return msgspec.structs.replace(result, bundle=out, deploy_folder=folder)
+    if deploy is not None:
+        write_deploy_folder(*deploy, onnx)
+        result = msgspec.structs.replace(result, deploy_folder=deploy[0])
+    return msgspec.structs.replace(result, bundle=out)
 
 
 def task_of(checkpoint: Checkpoint) -> Task:

@@ -19,7 +19,15 @@ from sim2real.tasks.base import unpublished
 from sim2real.tasks.episodes import BatchPolicy
 from sim2real_train.golden_run import GOLDEN_STEPS, record_golden
 from sim2real_train.importers.checkpoints import Choices, Found, read_checkpoint_of
-from sim2real_train.importers.facts import Document, Facts, complete, in_order_of, infer_histories, unsaid_fields
+from sim2real_train.importers.facts import (
+    Document,
+    Facts,
+    check_shape,
+    complete,
+    in_order_of,
+    infer_histories,
+    unsaid_fields,
+)
 from sim2real_train.importers.measurements import record_wandering
 from sim2real_train.importers.onnx_facts import facts_of_metadata
 from sim2real_train.importers.onnx_file import ForeignOnnx, OnnxSource, dressed, read_onnx
@@ -223,9 +231,10 @@ def _document(args: ImportArgs, facts: Facts, task: Task | None) -> tuple[Docume
     """Return what source, person and task say of the contract together, and notes."""
     base: Document = {}
     if args.contract is not None:
-        base = in_order_of(
-            read_yaml(read_text(args.contract, "--contract"), f"--contract {args.contract}"), facts.document
-        )
+        name = f"--contract {args.contract}"
+        base = read_yaml(read_text(args.contract, "--contract"), name)
+        check_shape(base, name)
+        base = in_order_of(base, facts.document)
     given = given_document(args, facts, base)
     fallback = None
     if task is not None:
@@ -246,7 +255,8 @@ def _contract(
     identity["toolkit_version"] = __version__
     identity["checkpoint_sha256"] = hashlib.sha256(content).hexdigest()
     identity["config_sha256"] = _config_sha256(args)
-    document["schema_version"] = SCHEMA_VERSION
+    if document.setdefault("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise InputError(f"--contract: schema_version: expected {SCHEMA_VERSION}, got {document['schema_version']}")
     if inner(document, "model", "recurrent"):
         raise InputError("--contract: model.recurrent: expected none, since networks with memory are not imported")
     infer_histories(document, network.sizes[0])
@@ -293,13 +303,12 @@ def _check_sizes(contract: PolicyContract, network: _Network) -> None:
 
 def _config_sha256(args: ImportArgs) -> str:
     """Return a digest of everything that the contract was made from besides the source."""
-    told = {
-        name: str(value) for name, value in sorted(vars(args).items()) if name not in ("source", "out", "signing_key")
-    }
-    for name in ("deploy", "contract"):
+    unrelated = ("source", "out", "signing_key", "seed")
+    told = {name: str(value) for name, value in sorted(vars(args).items()) if name not in unrelated}
+    for name in ("deploy", "contract", "normalizer"):
         path = getattr(args, name)
-        if path is not None:
-            told[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if path is not None and Path(path).is_file():
+            told[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
 

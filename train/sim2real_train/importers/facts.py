@@ -10,7 +10,7 @@ import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -18,7 +18,17 @@ from sim2real.contract import PolicyContract
 from sim2real.errors import InputError
 from sim2real_train.importers.plain import as_list, as_mapping
 
-__all__ = ["Document", "Facts", "Rounding", "Unsaid", "complete", "in_order_of", "infer_histories", "unsaid_fields"]
+__all__ = [
+    "Document",
+    "Facts",
+    "Rounding",
+    "Unsaid",
+    "check_shape",
+    "complete",
+    "in_order_of",
+    "infer_histories",
+    "unsaid_fields",
+]
 
 Document = dict[str, Any]
 
@@ -113,6 +123,15 @@ def complete(facts: Facts, given: Document, fallback: tuple[str, Document] | Non
             _value_at(document, holder).pop(field, None)
     _set_offsets(document, facts.relative_terms)
     return document, [*notes, *_told_roundings(rounded, document)]
+
+
+def check_shape(document: Document, name: str) -> None:
+    """Check that every part of a document is what a contract has there, so that it can be looked through.
+
+    Raises:
+        InputError: It is not, or has a field that no contract has.
+    """
+    _check_shape(PolicyContract, document, "contract", name)
 
 
 def unsaid_fields(facts: Facts, document: Document) -> list[Unsaid]:
@@ -288,12 +307,41 @@ def _told_roundings(rounded: dict[str, Rounding], document: Document) -> list[st
     ]
 
 
+def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the part that a field is, or is a list of; None: it is a value."""
+    kinds = (kind, *get_args(kind))
+    return next((each for each in kinds if isinstance(each, type) and issubclass(each, msgspec.Struct)), None)
+
+
+def _check_shape(kind: Any, value: Any, path: str, name: str) -> None:
+    def expect(holds: bool, expected: str) -> None:
+        if not holds:
+            raise InputError(f"{name}: {path}: expected {expected}, got {reprlib.repr(value)}")
+
+    struct = _struct_in(kind)
+    is_list = any(get_origin(each) is tuple for each in (kind, *get_args(kind)))
+    if is_list and not (value is None and type(None) in get_args(kind)):
+        expect(as_list(value) is not None, "a list")
+    if struct is None:
+        expect(kind is not str or isinstance(value, str), "a text")
+        return
+    if is_list:
+        for index, each in enumerate(as_list(value) or ()):
+            _check_shape(struct, each, f"{path}[{index}]", name)
+        return
+    fields = as_mapping(value)
+    expect(fields is not None, "a mapping of fields to values")
+    hints = get_type_hints(struct)
+    for field_name, each in (fields or {}).items():
+        expect(field_name in hints, f"fields among {', '.join(hints)}")
+        _check_shape(hints[field_name], each, f"{path}.{field_name}", name)
+
+
 def _open(kind: Any, value: Any, path: str) -> Iterator[str]:
     """Yield the paths of the fields of `kind` that `value` lacks."""
-    structs = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-    if not structs:
+    struct = _struct_in(kind)
+    if struct is None:
         return
-    (struct,) = structs
     for index, each in enumerate(as_list(value) or ()):
         yield from _open(struct, each, f"{path}[{index}]")
     told = as_mapping(value)

@@ -102,9 +102,7 @@ class _Decimals:
         self.rounded[path] = Rounding(half_width=_HALF_OF_THREE_DECIMALS, visible=visible)
 
 
-def _mjlab_observation(
-    metadata: Mapping[str, str], joints: list[str], told: _Decimals
-) -> Document:
+def _mjlab_observation(metadata: Mapping[str, str], joints: list[str], told: _Decimals) -> Document:
     names = _words(metadata, "observation_names")
     scales = _nested(metadata, ("observation_terms_scale",), len(names))
     clips = _nested(metadata, ("observation_terms_clip",), len(names))

@@ -78,6 +78,8 @@ def read_onnx(content: bytes, name: str) -> ForeignOnnx:
         )
     (observation,), (action,) = inputs, graph.output
     metadata = {each.key: each.value for each in proto.metadata_props}
+    if len(metadata) != len(proto.metadata_props):
+        raise InputError(f"{name}: expected metadata keys that differ, got one twice; export it again")
     return ForeignOnnx(
         content=content,
         proto=proto,
