@@ -1,4 +1,4 @@
-"""Weights of rewards and ends of episodes that a run changes: learned by, kept, and never judged by. About 3 s."""
+"""Weights of rewards and ends of episodes that a run changes: learned by, kept, and never judged by. About 10 s."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sim2real_train.config import TrainConfig, config_sha256
 from sim2real_train.environments import evaluate_on, training_env
 from sim2real_train.evaluate import Episodes
 from sim2real_train.overrides import override
+from sim2real_train.search_space import assignments_of, check_space, domain_of, parse_space
 from tests.train.builders import TASK, small_config
 from tests.train.test_train_command import shown
 
@@ -103,6 +104,18 @@ def test_runs_and_searches_check_them_too() -> None:
     for field, value in (("rewards", {"a": 1.0}), ("terminations", {"a": False})):
         with pytest.raises(InputError, match=f"gym:Pendulum-v1: has its own {field}; leave out --set {field}.NAME"):
             check_run(small_config(task="gym:Pendulum-v1", **{field: value}))
+
+
+def test_searches_draw_weights_and_ends_by_the_same_names() -> None:
+    space = parse_space(["rewards.action_rate=-0.05..-0.01", "terminations.fallen=true|false"])
+    values = check_space(small_config(task=WALK), space)
+    assert values == {"rewards.action_rate": (-0.05, -0.01), "terminations.fallen": (True, False)}
+    drawn = {axis.name: domain_of(axis, values[axis.name]).sample() for axis in space}
+    assert -0.05 <= drawn["rewards.action_rate"] <= -0.01
+    trial = override(small_config(task=WALK), assignments_of(drawn), "--set")
+    assert trial.rewards == {"action_rate": drawn["rewards.action_rate"]}
+    with pytest.raises(InputError, match=r"rewards\.acton_rate: .* did you mean action_rate\?"):
+        check_space(small_config(task=WALK), parse_space(["rewards.acton_rate=0..1"]))
 
 
 def test_show_lists_all_terms_of_the_task_with_their_weights() -> None:
