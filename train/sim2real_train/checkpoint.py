@@ -202,8 +202,8 @@ def _read_state(folder: Path) -> State:
         ) from error
     if state != sealed(state):
         raise InputError(
-            f"{path}: does not have the SHA-256 that it names, so it is altered: restore the folder from a copy, or "
-            "train anew"
+            f"{path}: does not have the SHA-256 that it names: it is altered, or of a version with other settings than "
+            "this one; restore the folder from a copy, or train anew"
         )
     _check_whole(path, state)
     return state

@@ -45,7 +45,9 @@ class ExportArgs:
     ] = None
     """Where the file of the policy's robot is now, if it was trained with --robot path/to.xml; its content must be the
     same."""
-    emit: Annotated[Literal["deploy-yaml"] | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    emit: Annotated[
+        Literal["deploy-yaml"] | None, tyro.conf.arg(metavar="{deploy-yaml}", help_behavior_hint="(default: none)")
+    ] = None
     """Also write the policy as Unitree's runtime reads it: BUNDLE with .deploy for .s2r, a folder of params/deploy.yaml
     and exported/policy.onnx. What of the contract its format cannot hold is listed."""
     motors: Annotated[tuple[str, ...], tyro.conf.arg(metavar="JOINT", help_behavior_hint="(default: none)")] = ()
