@@ -313,7 +313,7 @@ def documented(args: type[Any]) -> set[str]:
     [
         (["trian"], "did you mean train?"),
         (["hil"], "did you mean hil run or hil plant?"),
-        (["edge", "benhc"], "did you mean edge bench or edge run?"),
+        (["edge", "benhc"], "did you mean edge bench or edge run or edge build?"),
         (["--speed", "3"], "sim2real --help"),
         ([], "sim2real --help"),
     ],
