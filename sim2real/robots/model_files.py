@@ -7,11 +7,11 @@ would be another plant, and a file that was moved is still the same one, so that
 from __future__ import annotations
 
 import hashlib
-import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from xml.etree import ElementTree
 
 from sim2real.errors import InputError
 
@@ -20,9 +20,11 @@ __all__ = ["content_of", "is_file_name", "name_of", "same_robot", "split_name"]
 _DIGITS: Final = 16
 """Hexadecimal digits of a content's SHA-256 that a name carries."""
 _NAME: Final = re.compile(rf"(?!menagerie:)(?P<path>.*\.xml)(?:#(?P<content>[0-9a-f]{{{_DIGITS}}}))?", re.DOTALL)
-_COMMENT: Final = re.compile(rb"<!--.*?-->", re.DOTALL)
-_FILES: Final = re.compile(rb"\bfile\w*\s*=\s*(?:\"([^\"]+)\"|'([^']+)')")
-_FOLDERS: Final = re.compile(rb"\b(?:asset|mesh|texture)dir\s*=\s*(?:\"([^\"]+)\"|'([^']+)')")
+_NAMED: Final = frozenset({"include", "model", "mesh", "hfield", "skin", "texture", "flexcomp", "composite"})
+"""Elements of an MJCF whose attributes ``file``, ``fileright`` and so on name files."""
+_XML: Final = frozenset({"include", "model"})
+"""Those whose files are MJCF themselves, whatever they are called."""
+_FOLDERS: Final = ("assetdir", "meshdir", "texturedir")
 
 
 def is_file_name(name: str) -> bool:
@@ -59,49 +61,70 @@ def name_of(path: Path) -> str:
 def content_of(path: Path) -> str:
     """Return a digest of an MJCF, of what it includes, and of the meshes, textures and heights that it names.
 
-    Comments do not count, nor how much space there is between words.
+    Comments do not count, nor how much space there is between words. Where a name may mean several files, all that are
+    there count: which of them MuJoCo takes is its own matter.
 
     Raises:
-        InputError: A file that is named is not there, or cannot be read.
+        InputError: A file that is named is not there, cannot be read, or is no XML.
     """
-    texts = _texts(path)
-    folders = [Path(folder) for text in texts.values() for folder in _named(_FOLDERS, text)]
+    parts = _parts(path)
+    folders = [
+        Path(element.get(name, "")) for part in parts for element in part.root.iter("compiler") for name in _FOLDERS
+    ]
     digest = hashlib.sha256()
-    for file, text in texts.items():
-        digest.update(hashlib.sha256(text).digest())
-        for named in _named(_FILES, text):
-            found = _find(path, file, named, folders)
-            if found not in texts:
-                digest.update(hashlib.sha256(_read(path, found)).digest())
+    for part in parts:
+        digest.update(hashlib.sha256(part.text).digest())
+        for element, named in part.named():
+            if element not in _XML:
+                for found in _find(path, part.file, named, folders):
+                    digest.update(hashlib.sha256(_read(path, found)).digest())
     return digest.hexdigest()[:_DIGITS]
 
 
-def _texts(path: Path) -> Mapping[Path, bytes]:
-    """Return the text of the file and of every other MJCF that it names, in the order in which they are named."""
-    texts: dict[Path, bytes] = {}
+class _Part(NamedTuple):
+    """One of the MJCFs that a robot is made of."""
+
+    file: Path
+    text: bytes
+    """In canonical form: what differs from it means the same."""
+    root: ElementTree.Element
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield what names a file, and the name."""
+        for element in self.root.iter():
+            if element.tag in _NAMED:
+                yield from ((element.tag, named) for key, named in element.items() if key.startswith("file") and named)
+
+
+def _parts(path: Path) -> list[_Part]:
+    """Return the file and every other MJCF that it names, in the order in which they are named."""
+    parts: dict[Path, _Part] = {}
     pending = [path.resolve()]
     while pending:
         file = pending.pop(0)
-        if file not in texts:
-            texts[file] = b" ".join(_COMMENT.sub(b" ", _read(path, file)).split())
-            pending += [_find(path, file, named, ()) for named in _named(_FILES, texts[file]) if named.endswith(".xml")]
-    return texts
+        if file in parts:
+            continue
+        text = _read(path, file)
+        try:
+            canonical = ElementTree.canonicalize(text, strip_text=True).encode()
+            part = parts[file] = _Part(file, canonical, ElementTree.fromstring(canonical))
+        except ElementTree.ParseError as error:
+            raise InputError(f"robot {str(path)!r}: {file.name} is no XML as others read it: {error}") from error
+        pending += [found for tag, named in part.named() if tag in _XML for found in _find(path, file, named, ())]
+    return list(parts.values())
 
 
-def _named(pattern: re.Pattern[bytes], text: bytes) -> Iterator[str]:
-    for match in pattern.finditer(text):
-        yield html.unescape((match[1] or match[2]).decode(errors="surrogateescape"))
-
-
-def _find(path: Path, file: Path, named: str, folders: Sequence[Path]) -> Path:
-    """Return where MuJoCo finds what `file`, which belongs to the MJCF at `path`, names."""
-    names = (named, Path(named).name)  # the latter of a compiler that strips paths
-    for start in (file.parent, path.resolve().parent):
-        for folder in (Path(), *folders):
-            for name in names:
-                if (found := start / folder / name).is_file():
-                    return found.resolve()
-    raise InputError(f"robot {str(path)!r}: {named}, which {file.name} names, is not beside it or in its asset folders")
+def _find(path: Path, file: Path, named: str, folders: Sequence[Path]) -> list[Path]:
+    """Return the files that `file`, which belongs to the MJCF at `path`, may mean by a name: one or more."""
+    names = dict.fromkeys((named, Path(named).name))  # the latter for a compiler that strips paths
+    starts = dict.fromkeys((file.parent, path.resolve().parent))
+    candidates = [start / folder / name for start in starts for folder in (Path(), *folders) for name in names]
+    found = dict.fromkeys(candidate.resolve() for candidate in candidates if candidate.is_file())
+    if not found:
+        raise InputError(
+            f"robot {str(path)!r}: {named}, which {file.name} names, is not beside it or in its asset folders"
+        )
+    return list(found)
 
 
 def _read(path: Path, file: Path) -> bytes:

@@ -76,7 +76,7 @@ def test_whatever_file_is_changed_it_is_another_robot(tmp_path: Path, file: str,
         get_robot(before)
 
 
-@given(st.sampled_from([" ", "\n", "\t\t", "<!-- a word -->", "<!-- <mesh file='no.obj'/> -- -->"]), st.data())
+@given(st.sampled_from([" ", "\n", "\t\t", "<!-- a word -->", "<!-- <mesh file='no.obj'/> -->"]), st.data())
 def test_comments_and_space_do_not_count(
     tmp_path_factory: pytest.TempPathFactory, filler: str, data: st.DataObject
 ) -> None:
@@ -89,15 +89,12 @@ def test_comments_and_space_do_not_count(
 
 
 @given(st.data())
-def test_every_other_character_counts(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_every_number_and_name_counts(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = write_arm(tmp_path_factory.mktemp("arm") / "arm")
     before, text = content_of(path), path.read_text()
-    counting = [
-        index
-        for index, letter in enumerate(text)
-        if not letter.isspace() and not any(m.start() <= index < m.end() for m in re.finditer(r"<!--.*?-->", text))
-    ]
-    index = data.draw(st.sampled_from(counting))
+    values = [(match.start(1), match.end(1)) for match in re.finditer(r'="([^"]+)"', text)]
+    start, end = data.draw(st.sampled_from(values))
+    index = data.draw(st.integers(start, end - 1))
     path.write_text(text[:index] + ("7" if text[index] != "7" else "8") + text[index + 1 :])
     assert content_or_refusal(path) != before
 
@@ -115,6 +112,39 @@ def test_a_compiler_that_strips_paths(tmp_path: Path) -> None:
     before = get_robot(str(path)).name
     (tmp_path / "arm" / "shapes" / "pole.obj").write_text(TETRAHEDRON.format(height=0.3))
     assert not same_robot(before, get_robot(str(path)).name)
+
+
+def test_what_is_included_counts_whatever_it_is_called_and_however_deep(tmp_path: Path) -> None:
+    path = write_arm(tmp_path / "arm")
+    (tmp_path / "arm" / "options.xml").write_text('<mujoco><include file="deep.mjcf"/></mujoco>')
+    deep = tmp_path / "arm" / "deep.mjcf"
+    deep.write_text('<mujoco><option timestep="0.002"/></mujoco>')
+    before = content_of(path)
+    deep.write_text('<mujoco><option timestep="0.001"/></mujoco>')
+    assert content_of(path) != before
+
+
+@pytest.mark.parametrize("place", ["pole.obj", "shapes/pole.obj"])
+def test_of_two_files_of_one_name_both_count(tmp_path: Path, place: str) -> None:
+    path = write_arm(tmp_path / "arm")
+    (tmp_path / "arm" / "pole.obj").write_text(TETRAHEDRON.format(height=0.2))
+    before = content_of(path)
+    (tmp_path / "arm" / place).write_text(TETRAHEDRON.format(height=0.4))
+    assert content_of(path) != before
+
+
+def test_words_that_look_like_names_of_files_are_words(tmp_path: Path) -> None:
+    path = write_arm(tmp_path / "arm")
+    note = """<custom><text name="note" data="see file='motor.pdf'"/></custom>"""
+    path.write_text(path.read_text().replace("</mujoco>", f"{note}</mujoco>"))
+    before = get_robot(str(path)).name
+    path.write_text(path.read_text().replace('name="pole"><joint', 'name="pole"><site name="&lt;!--"/><joint'))
+    changed = get_robot(str(path)).name
+    assert not same_robot(before, changed)
+    path.write_text(
+        path.read_text().replace('axis="0 1 0"', 'axis="1 0 0"').replace("</body>", '<site name="--&gt;"/></body>')
+    )
+    assert not same_robot(changed, get_robot(str(path)).name)
 
 
 def test_what_is_named_and_not_there_is_refused(tmp_path: Path) -> None:
