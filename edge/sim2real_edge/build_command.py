@@ -61,7 +61,7 @@ def run_build(args: EdgeBuildArgs) -> Outcome:
     check_held(bundle, args.precision)
     gpu = _gpu(args.target)
     cache = EngineCache(default_folder() if args.cache is None else args.cache)
-    engine = TensorrtEngine(bundle, args.precision, cache, refittable=args.refittable)
+    engine = TensorrtEngine(bundle, args.precision, cache, refittable=args.refittable or None)
     report = replay_golden(engine, bundle)
     lines = [
         f"{args.bundle}: {args.precision} on {gpu.name} (SM {gpu.sm}), kept in {cache.folder}",

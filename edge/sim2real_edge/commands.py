@@ -21,7 +21,7 @@ from sim2real.latency import LatencyReport, write_latency
 from sim2real.signing import load_public_key
 from sim2real.wire_edge import EdgeSocket
 from sim2real.wire_messages import Mode, make_hello
-from sim2real_edge.engine import ENGINES, Engine, available_engines, load_engine
+from sim2real_edge.engine import Engine, available_engines, load_engine, precisions_here
 from sim2real_edge.golden import GoldenReport, replay_golden, require_golden
 from sim2real_edge.release import require_released
 
@@ -231,8 +231,8 @@ def run_verify(args: VerifyArgs) -> Outcome:
         replay_golden(load_engine(name, bundle, precision), bundle)
         for name, reason in engines.items()
         if reason is None
-        for precision in bundle.models
-        if precision in ENGINES[name].precisions
+        for precision in precisions_here(name)
+        if precision in bundle.models
     ]
     if not reports:
         raise EngineError("no engine: needs the 'edge' extra: pip install 'sim2real[edge]'")

@@ -45,7 +45,7 @@ def find_gpu() -> Gpu:
     _check(error, "cudaGetDeviceCount")
     error, properties = runtime.cudaGetDeviceProperties(0)
     _check(error, "cudaGetDeviceProperties")
-    return Gpu(name=properties.name.decode().rstrip("\0"), sm=f"{properties.major}.{properties.minor}")
+    return Gpu(name=properties.name.split(b"\0")[0].decode(), sm=f"{properties.major}.{properties.minor}")
 
 
 def _raise_for_driver() -> None:

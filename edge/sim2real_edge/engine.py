@@ -15,7 +15,7 @@ from sim2real.bundle import Bundle
 from sim2real.errors import EngineError
 from sim2real.members import PRECISIONS
 
-__all__ = ["ENGINES", "Engine", "EngineInfo", "available_engines", "check_held", "load_engine"]
+__all__ = ["ENGINES", "Engine", "EngineInfo", "available_engines", "check_held", "load_engine", "precisions_here"]
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,9 @@ class _Entry(NamedTuple):
     usable: str
     """Function of the module that says why the engine cannot run here, or None."""
     precisions: tuple[str, ...]
-    """What it can run; which of them the GPU takes, it says itself."""
+    """What it can run."""
+    takes: str = ""
+    """Function of the module that says which of them this machine's device takes; empty: all."""
     hint: str = ""
     """What else to say where the package is missing."""
 
@@ -95,7 +97,7 @@ ENGINES: Final = {
         "onnxruntime", "edge-gpu", _ONNX, "load_tensorrt", "why_no_tensorrt", ("float32", "float16", "int8")
     ),
     "tensorrt": _Entry(
-        "tensorrt", "edge-trt", "sim2real_edge.tensorrt_engine", "load", "why_not", PRECISIONS, _JETPACK
+        "tensorrt", "edge-trt", _TENSORRT, "load", "why_not", PRECISIONS, takes="precisions", hint=_JETPACK
     ),
 }
 """Every engine by name."""
@@ -104,6 +106,15 @@ ENGINES: Final = {
 def available_engines() -> dict[str, str | None]:
     """Return for every engine why it cannot be used on this machine; None: it can."""
     return {name: _why_unavailable(name) for name in ENGINES}
+
+
+def precisions_here(name: str) -> tuple[str, ...]:
+    """Return what an engine that is available runs on this machine."""
+    entry = ENGINES[name]
+    if not entry.takes:
+        return entry.precisions
+    taken: Callable[[], tuple[str, ...]] = getattr(importlib.import_module(entry.module), entry.takes)
+    return taken()
 
 
 def load_engine(name: str, bundle: Bundle, precision: str = "float32") -> Engine:

@@ -43,8 +43,13 @@ class EngineKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the key, hex: the name of the engine's file."""
+        """SHA-256 of the key, hex."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+    @property
+    def file(self) -> str:
+        """Name of the engine's file."""
+        return f"{self.digest}.engine"
 
 
 class _About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +73,10 @@ class EngineCache:
         """Return where the file called `name` lies, or would."""
         return self.folder / name
 
+    def holds(self, name: str) -> bool:
+        """Whether there is a file called `name`, whatever is in it."""
+        return os.path.lexists(self.path(name))
+
     def read(self, name: str, key: msgspec.Struct) -> tuple[bytes, bytes] | None:
         """Return what was written under this name and key, content and `extra`; None: there is no such file.
 
@@ -75,7 +84,7 @@ class EngineCache:
             EngineError: It is cut off, altered, or of another key, or somebody else could have written it.
         """
         path = self.path(name)
-        if not os.path.lexists(path):
+        if not self.holds(name):
             return None
         self._check_folder()
         if path.is_symlink():

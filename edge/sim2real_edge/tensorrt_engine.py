@@ -39,7 +39,17 @@ if TYPE_CHECKING:
 
     from sim2real_edge.cuda import Gpu, Recording
 
-__all__ = ["Kept", "TensorrtEngine", "kept_engine", "key_of", "load", "open_engine", "this_device", "why_not"]
+__all__ = [
+    "Kept",
+    "TensorrtEngine",
+    "kept_engine",
+    "key_of",
+    "load",
+    "open_engine",
+    "precisions",
+    "this_device",
+    "why_not",
+]
 
 _FLOAT32: Final = "FLOAT"
 
@@ -57,6 +67,11 @@ def why_not() -> str | None:
     except Sim2RealError as error:
         return str(error)
     return None
+
+
+def precisions() -> tuple[str, ...]:
+    """Return what this machine's GPU takes; there must be one."""
+    return this_device()[1].precisions
 
 
 def this_device() -> tuple[Gpu, Target]:
@@ -108,6 +123,24 @@ def key_of(trt: Any, gpu: Gpu, l4t: str | None, model: bytes, *, refittable: boo
     )
 
 
+def choose_key(
+    trt: Any, gpu: Gpu, l4t: str | None, model: bytes, cache: EngineCache, *, refittable: bool | None
+) -> EngineKey:
+    """Return the key of the engine to run an ONNX file with.
+
+    Args:
+        trt: The module of TensorRT.
+        gpu: The GPU.
+        l4t: Release of a Jetson's Linux; None: no Jetson.
+        model: The ONNX file.
+        cache: Where engines are kept.
+        refittable: Whether it must take new weights; None: it need not, but one that does and is there will do.
+    """
+    kinds = (False, True) if refittable is None else (refittable,)
+    keys = [key_of(trt, gpu, l4t, model, refittable=kind) for kind in kinds]
+    return next((key for key in keys if cache.holds(key.file)), keys[0])
+
+
 def kept_engine(trt: Any, bundle: Bundle, precision: str, cache: EngineCache, key: EngineKey) -> Kept:
     """Return the engine of this key: from the cache, or built now and then kept there.
 
@@ -115,8 +148,7 @@ def kept_engine(trt: Any, bundle: Bundle, precision: str, cache: EngineCache, ke
         EngineError: What lies there is damaged or not ours, or the model is refused or cannot be built.
         InputError: The cache cannot be written.
     """
-    name = f"{key.digest}.engine"
-    found = cache.read(name, key)
+    found = cache.read(key.file, key)
     if found is not None:
         plan, about = found
         extra = msgspec.json.decode(about, type=_Extra)
@@ -132,7 +164,7 @@ def kept_engine(trt: Any, bundle: Bundle, precision: str, cache: EngineCache, ke
         products=asked_products(trt, parsed.network),
     )
     cache.write(timing_name, timing_key, measured)
-    cache.write(name, key, plan, extra)
+    cache.write(key.file, key, plan, extra)
     return Kept(plan=plan, model_sha256=extra.model_sha256, products=extra.products)
 
 
@@ -150,7 +182,7 @@ class TensorrtEngine:
 
     name: str = "tensorrt"
 
-    def __init__(self, bundle: Bundle, precision: str, cache: EngineCache, *, refittable: bool = False) -> None:
+    def __init__(self, bundle: Bundle, precision: str, cache: EngineCache, *, refittable: bool | None = None) -> None:
         from sim2real_edge.cuda import DeviceArray, Stream, pinned
 
         model = bundle.contract.model
@@ -159,9 +191,9 @@ class TensorrtEngine:
         check_precision(target, precision)
         self._trt = trt = import_tensorrt()
         check_tensorrt(trt.__version__, l4t := l4t_release())
-        key = key_of(trt, self._gpu, l4t, bundle.models[precision], refittable=refittable)
+        key = choose_key(trt, self._gpu, l4t, bundle.models[precision], cache, refittable=refittable)
         kept = kept_engine(trt, bundle, precision, cache, key)
-        self._engine = open_engine(trt, bundle, precision, kept, cache.path(f"{key.digest}.engine"))
+        self._engine = open_engine(trt, bundle, precision, kept, cache.path(key.file))
         self.layers = _proved_layers(trt, self._engine, bundle, precision, kept.products)
         self.observation: npt.NDArray[np.float32] = pinned((1, model.observation_size))
         self.action: npt.NDArray[np.float32] = pinned((1, model.action_size))

@@ -15,7 +15,8 @@ import pytest
 import sim2real
 from sim2real.cli import COMMANDS, Command
 
-HEAVY = {"torch", "ray", "mujoco", "onnx", "onnxscript", "onnxruntime", "matplotlib", "scipy", "mcap", "tensorboard"}
+ROBOT = {"onnxruntime", "mcap", "tensorrt", "cuda"}
+HEAVY = {"torch", "ray", "mujoco", "onnx", "onnxscript", "matplotlib", "scipy", "tensorboard"} | ROBOT
 NOT_FOR_A_LIST_OF_COMMANDS = HEAVY | {"numpy", "msgspec", "zmq", "tyro", "cryptography"}
 CORE = [module.name for module in pkgutil.iter_modules(sim2real.__path__, "sim2real.") if not module.ispkg]
 

@@ -31,7 +31,7 @@ from sim2real_edge.engine_cache import EngineCache
 from sim2real_edge.golden import replay_golden
 from sim2real_edge.onnx_engine import GpuEngine
 from sim2real_edge.tensorrt_build import build, configure, import_tensorrt, log_of, parse
-from sim2real_edge.tensorrt_engine import kept_engine, key_of, open_engine, this_device
+from sim2real_edge.tensorrt_engine import choose_key, kept_engine, key_of, open_engine, this_device
 from sim2real_edge.tensorrt_layers import BuiltLayer, Product, asked_products, built_layers, check_products
 from tests.calib.policies import KINDS, exported
 from tests.edge import policies
@@ -339,11 +339,24 @@ def test_a_refittable_engine_is_for_all_policies_of_its_structure(pendulum: Bund
     assert key_of(trt, THOR, None, wider, refittable=True) != keys[0]
 
 
+def test_an_engine_that_takes_new_weights_is_used_where_there_is_none_for_this_policy(
+    pendulum: Bundle, tmp_path: Path
+) -> None:
+    cache, model = EngineCache(tmp_path / "engines"), pendulum.models["float32"]
+    plain, refittable = (key_of(trt, THOR, None, model, refittable=each) for each in (False, True))
+    assert choose_key(trt, THOR, None, model, cache, refittable=None) == plain
+    assert choose_key(trt, THOR, None, model, cache, refittable=True) == refittable
+    cache.write(refittable.file, refittable, b"plan")
+    assert choose_key(trt, THOR, None, model, cache, refittable=None) == refittable
+    cache.write(plain.file, plain, b"plan")
+    assert choose_key(trt, THOR, None, model, cache, refittable=None) == plain
+
+
 def test_a_damaged_engine_never_reaches_tensorrt(pendulum: Bundle, tmp_path: Path) -> None:
     cache = EngineCache(tmp_path / "engines")
     key = key_of(trt, THOR, None, pendulum.models["float32"], refittable=False)
     kept_engine(trt, pendulum, "float32", cache, key)
-    path = cache.path(f"{key.digest}.engine")
+    path = cache.path(key.file)
     path.write_bytes(path.read_bytes()[:-1])
     log_of(trt).clear()
     with pytest.raises(EngineError, match=rf"{path}: cut off or altered"):
