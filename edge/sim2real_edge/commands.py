@@ -23,7 +23,7 @@ from sim2real.wire_edge import EdgeSocket
 from sim2real.wire_messages import Mode, make_hello
 from sim2real_edge.engine import Engine, available_engines, load_engine, precisions_here
 from sim2real_edge.golden import GoldenReport, replay_golden, require_golden
-from sim2real_edge.release import require_released
+from sim2real_edge.release import judgement_of, require_released
 
 if TYPE_CHECKING:
     from sim2real_edge.loop import LoopResult
@@ -243,9 +243,18 @@ def run_verify(args: VerifyArgs) -> Outcome:
         f"{args.bundle}: {len(bundle.manifest.members)} files, every hash as in the manifest",
         f"signed by {bundle.signature.public_key}, {trusted}",
         *golden_table(reports),
+        *(_judged(bundle, precision) for precision in bundle.models if precision != "float32"),
         *(f"{name:<22}not available: {reason}" for name, reason in absent.items()),
     ]
     return Outcome(passed=all(report.passed for report in reports), result=result, summary="\n".join(lines))
+
+
+def _judged(bundle: Bundle, precision: str) -> str:
+    """The golden run says that an engine computes the policy; whether the policy is any good was judged elsewhere."""
+    judged = judgement_of(bundle, precision)
+    return f"{precision}: " + (
+        "not judged: nothing is said of this file" if judged is None else f"{judged.verdict}: {judged.reason}"
+    )
 
 
 def read_trusted(path: Path, trust: Sequence[Path]) -> Bundle:

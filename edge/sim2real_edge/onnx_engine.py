@@ -226,6 +226,8 @@ def _open_session(bundle: Bundle, precision: str, provider: _Provider) -> ort.In
             providers=[provider],
             # It knows no FP8, and fails on a clip before a quantization.
             disabled_optimizers=["ClipQuantRewrite"],
+            # Else it prints that there is no such provider, and tries the CPU.
+            enable_fallback=0,
         )
     except _LOAD_ERRORS as error:
         told = " ".join(str(error).split())

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 
-from sim2real.acceptance import read_acceptance
+from sim2real.acceptance import Trial, read_acceptance
 from sim2real.bundle import Bundle
 from sim2real.errors import EngineError
 from sim2real.members import ACCEPTANCE
 
-__all__ = ["require_released"]
+__all__ = ["judgement_of", "require_released"]
+
+
+def judgement_of(bundle: Bundle, precision: str) -> Trial | None:
+    """Return what counts of a bundle's quantized policy; None: nobody tried this file."""
+    digest = hashlib.sha256(bundle.models[precision]).hexdigest()
+    return read_acceptance(bundle.members[ACCEPTANCE]).of(digest) if ACCEPTANCE in bundle.members else None
 
 
 def require_released(bundle: Bundle, precision: str, *, unproven: bool) -> None:
@@ -26,8 +32,7 @@ def require_released(bundle: Bundle, precision: str, *, unproven: bool) -> None:
     if precision == "float32":
         return
     name = f"{bundle.path}: policy.{precision}.onnx"
-    digest = hashlib.sha256(bundle.models[precision]).hexdigest()
-    judged = read_acceptance(bundle.members[ACCEPTANCE]).of(digest) if ACCEPTANCE in bundle.members else None
+    judged = judgement_of(bundle, precision)
     if judged is None:
         raise EngineError(f"{name}: {ACCEPTANCE} says nothing of this file; quantize the policy again")
     if judged.verdict == "refused":
