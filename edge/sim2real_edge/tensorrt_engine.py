@@ -238,7 +238,9 @@ class TensorrtEngine:
 
     def _must(self, done: bool) -> None:
         if not done:
-            raise EngineError(f"TensorRT {self._trt.__version__}: {logged_errors(self._trt)}; sim2real edge build")
+            raise EngineError(
+                f"TensorRT {self._trt.__version__}: {logged_errors(self._trt)}; build it again: sim2real edge build"
+            )
 
     def run(self) -> None:
         """Compute `action` from `observation` and carry the recurrent state on."""
