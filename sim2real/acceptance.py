@@ -87,11 +87,27 @@ class Acceptance(_Part, frozen=True):
     calibration_sha256: str
     """Of the bundle's ``calibration.npz``."""
     trials: tuple[Trial, ...]
-    """In the order in which they were tried; of each file the last one counts."""
+    """In the order in which they were tried."""
 
     def of(self, onnx_sha256: str) -> Trial | None:
-        """Return what was judged of a file; None: nothing."""
-        return next((trial for trial in reversed(self.trials) if trial.onnx_sha256 == onnx_sha256), None)
+        """Return what counts of a file; None: nobody tried it.
+
+        A refusal stands until as many episodes under as strict a limit say otherwise, and whoever was accepted is so
+        still if somebody did not judge.
+        """
+        counts: Trial | None = None
+        for trial in self.trials:
+            if trial.onnx_sha256 == onnx_sha256 and (counts is None or _outweighs(trial, counts)):
+                counts = trial
+        return counts
+
+
+def _outweighs(trial: Trial, earlier: Trial) -> bool:
+    if earlier.verdict == "not judged" or trial.verdict == "refused":
+        return True
+    if trial.verdict == "not judged":
+        return False
+    return earlier.verdict == "accepted" or (trial.max_loss <= earlier.max_loss and trial.episodes >= earlier.episodes)
 
 
 def read_acceptance(content: bytes) -> Acceptance:

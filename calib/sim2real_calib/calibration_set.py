@@ -30,6 +30,8 @@ __all__ = [
 
 Array = npt.NDArray[np.float32]
 
+FEWEST: Final = 100
+"""Samples from which on a range says something."""
 NOISY_SHARE: Final = 0.25
 """Share of the environments whose actions are disturbed: what comes before a fall is seldom seen otherwise."""
 DISTURBANCE: Final = 0.5
@@ -130,6 +132,8 @@ def check_set(content: CalibrationSet, contract: PolicyContract) -> None:
             f"calibration: {observation_names(contract)[element]} is {content.observations[step, env, element]} in "
             f"step {step} of sequence {env}, and not finite in {int(strange.sum())} places; record it again"
         )
+    if content.samples < FEWEST:
+        raise InputError(f"calibration: expected at least {FEWEST} samples, got {content.samples}; record more")
     if not content.episode_start[0].all():
         raise InputError("calibration: expected episode_start to be True at step 0 of each sequence; record it again")
 

@@ -21,6 +21,8 @@ from sim2real_calib.sensitivity import LOST
 __all__ = ["QuantizeArgs", "run_quantize"]
 
 _MOST: Final = 1e6
+MOST_LOSS: Final = 0.2
+"""A policy that loses more is another one."""
 _NAMED: Final = 5
 """Numbers of the observation that are named where something is said of some."""
 
@@ -43,7 +45,8 @@ class QuantizeArgs:
     calibration: Annotated[
         Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: the bundle's, else recorded)")
     ] = None
-    """Observations to calibrate with: calibration.npz of another bundle of this policy, or your own in its form."""
+    """Observations to calibrate with: calibration.npz of another bundle of this policy, or your own, as
+    `sim2real_calib.calibration_set.encode_set` writes it."""
     method: Annotated[str, tyro.conf.arg(metavar="METHOD")] = "percentile"
     """How ranges are chosen: percentile, minmax, mse or entropy."""
     envs: Annotated[int, tyro.conf.arg(metavar="N")] = 16
@@ -87,14 +90,15 @@ def run_quantize(args: QuantizeArgs) -> Outcome:
 
     for name, value in (("--envs", args.envs), ("--steps", args.steps), ("--episodes", args.episodes)):
         check_number(name, value, low=2, high=_MOST, inclusive=True)
-    check_number("--max-loss", args.max_loss, high=1.0)
+    check_number("--max-loss", args.max_loss, high=MOST_LOSS)
     if args.acceptance and args.episodes * args.max_loss < RULE_OF_THREE:
         raise InputError(
             f"--episodes: {args.episodes} cannot show that a loss is below --max-loss {args.max_loss:g}; give at least "
             f"{math.ceil(RULE_OF_THREE / args.max_loss)}"
         )
     check_seed(args.seed)
-    check_writable("--out", args.out)
+    if not args.out.is_dir():  # of a bundle that is a folder; what else is one is refused when it is written
+        check_writable("--out", args.out)
     if args.method not in METHODS:
         raise InputError(f"--method: expected one of {', '.join(METHODS)}, got {args.method!r}")
     from sim2real_calib.quantizer import quantize

@@ -17,11 +17,11 @@ from tqdm import tqdm
 from sim2real import __version__
 from sim2real.acceptance import SCHEMA_VERSION, Acceptance, LayerError, Trial, read_acceptance
 from sim2real.bundle import Bundle, read_bundle, write_bundle
-from sim2real.errors import InputError
+from sim2real.errors import BundleError, InputError
 from sim2real.extras import require
 from sim2real.files import read_bytes
 from sim2real.golden import Golden
-from sim2real.members import ACCEPTANCE, CALIBRATION
+from sim2real.members import ACCEPTANCE, CALIBRATION, SIGNATURE, load_members
 from sim2real.randomization import RandomizationFile, read_randomization
 from sim2real.signing import load_public_key, load_signing_key
 from sim2real.tasks import Task, get_task
@@ -38,7 +38,7 @@ from sim2real_calib.calibration_set import (
 )
 from sim2real_calib.closed_loop import Driven, compare, drive, verdict
 from sim2real_calib.graph_lint import lint
-from sim2real_calib.products import normalizer_of, products_of, runnable
+from sim2real_calib.products import normalizer_of, products_of, runnable, weights_of
 from sim2real_calib.quantize import Precision, quantized
 from sim2real_calib.sensitivity import layer_errors, output_error, replayed, worst
 
@@ -101,6 +101,7 @@ def quantize(args: QuantizeArgs) -> Quantized:
     bundle = read_bundle(args.bundle, trusted_keys=[load_public_key(each) for each in args.trust] or None)
     if "float32" not in bundle.models:
         raise InputError(f"{args.bundle}: holds no float32 policy to quantize, only {', '.join(bundle.models)}")
+    _check_weights(bundle)
     work = _prepare(args, bundle)
     coverage = coverage_of(work.content, bundle.contract, *normalizer_of(_parsed(work.float32)))
     calibration = encode_set(work.content)
@@ -110,19 +111,16 @@ def quantize(args: QuantizeArgs) -> Quantized:
     accepted: tuple[Precision, bytes] | None = None
     for precision, model, trial in _attempts(work):
         trials.append(trial)
-        if trial.verdict != "refused":
+        standing = _acceptance(digest, (*before, *trials)).of(trial.onnx_sha256)
+        if standing is not None and standing.verdict != "refused":
             accepted = precision, model
             break
-    acceptance = Acceptance(
-        schema_version=SCHEMA_VERSION,
-        toolkit_version=__version__,
-        calibration_sha256=digest,
-        trials=(*before, *trials),
-    )
+    acceptance = _acceptance(digest, (*before, *trials))
     checked: tuple[str, ...] = ()
     if accepted is not None:
         precision, model = accepted
         checked = _checked(model, precision, trials[-1].layers) if args.check else ()
+        _check_unchanged(args, bundle)
         write_bundle(
             args.out,
             contract=bundle.contract,
@@ -154,7 +152,7 @@ def _prepare(args: QuantizeArgs, bundle: Bundle) -> _Work:
         check_robot(plants, task.robot, task.scene)
     float32 = bundle.models["float32"]
     if args.calibration is not None:
-        content = decode_set(read_bytes(args.calibration, "calibration set"))
+        content = _given_set(args.calibration)
     elif CALIBRATION in bundle.members:
         content = decode_set(bundle.members[CALIBRATION])
     else:
@@ -174,6 +172,15 @@ def _prepare(args: QuantizeArgs, bundle: Bundle) -> _Work:
     with _bar(len(content.episode_start), "calibrate") as progress:
         inputs = inputs_of(float32, names, products, content, progress.update)
     return _Work(args, bundle, task, plants, content, inputs, replayed(float32, names, content))
+
+
+def _given_set(path: Path) -> CalibrationSet:
+    try:
+        return decode_set(read_bytes(path, "calibration set"))
+    except BundleError as error:
+        raise InputError(
+            f"{path}: {error}; a set of your own is written by sim2real_calib.calibration_set.encode_set"
+        ) from error
 
 
 def _attempts(work: _Work) -> Iterator[tuple[Precision, bytes, Trial]]:
@@ -275,6 +282,33 @@ def _answers(bundle: Bundle, model: bytes) -> Golden:
 def _others(bundle: Bundle) -> dict[str, Golden]:
     """Return what the bundle's other quantized policies answered."""
     return {precision: golden for precision, golden in bundle.goldens.items() if precision != "float32"}
+
+
+def _acceptance(calibration_sha256: str, trials: tuple[Trial, ...]) -> Acceptance:
+    return Acceptance(
+        schema_version=SCHEMA_VERSION,
+        toolkit_version=__version__,
+        calibration_sha256=calibration_sha256,
+        trials=trials,
+    )
+
+
+def _check_unchanged(args: QuantizeArgs, bundle: Bundle) -> None:
+    """Check that nobody has written the bundle meanwhile that this one is to replace."""
+    if (
+        args.out.resolve() == args.bundle.resolve()
+        and load_members(args.bundle)[SIGNATURE] != bundle.members[SIGNATURE]
+    ):
+        raise InputError(
+            f"{args.bundle}: somebody else has changed it meanwhile, and would lose what they wrote; run this again"
+        )
+
+
+def _check_weights(bundle: Bundle) -> None:
+    """Check that the policy's numbers are numbers: ranges of what comes of others say nothing of the calibration."""
+    for name, values in weights_of(_parsed(bundle.models["float32"])).items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise InputError(f"{bundle.path}: {name} holds what is no number; the policy has diverged: train it anew")
 
 
 def _earlier_trials(bundle: Bundle, calibration_sha256: str) -> tuple[Trial, ...]:

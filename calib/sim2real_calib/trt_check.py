@@ -81,7 +81,7 @@ def gate(onnx_file: bytes, target: str) -> Gate:
         path = Path(folder) / "policy.onnx"
         path.write_bytes(onnx_file)
         done = subprocess.run(
-            [sys.executable, "-m", "sim2real_calib.trt_check", str(path), target],
+            [sys.executable, "-I", "-m", "sim2real_calib.trt_check", str(path), target],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sim2real.action import ActionMapper
 from sim2real.arguments import EngineName
 from sim2real.contract import PolicyContract
+from sim2real.errors import InputError
 from sim2real.observation import ObservationBuilder
 from sim2real.randomization import RandomizationFile
 from sim2real.sim.engines import make_sim
@@ -357,8 +358,16 @@ class TaskEnv:
         Raises:
             InputError: It is the state of another task, engine or number of environments; nothing is changed.
         """
-        check_state(self.state()[0], arrays)
-        check_generator(self._rng, generator)
+        before = self.state()
+        try:
+            check_state(before[0], arrays)
+            check_generator(self._rng, generator)
+            self._load(arrays, generator)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            self._load(*before)
+            raise InputError(f"state: it is damaged ({type(error).__name__}: {error}); take another one") from error
+
+    def _load(self, arrays: Mapping[str, npt.NDArray[Any]], generator: Mapping[str, Any]) -> None:
         names = ("plant", "observer", "mapper", "motion", "schedule", "env")
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in names}
         for name, values in arrays.items():

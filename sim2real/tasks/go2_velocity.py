@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim2real.errors import InputError
+from sim2real.randomization import ParameterRange
 from sim2real.robots import Robot, RobotParameter
 from sim2real.robots.go2 import ROBOT
 from sim2real.sim.rotation import yaw_of
@@ -124,6 +125,20 @@ def with_gait(robot: Robot) -> tuple[Robot, Gait]:
     return (robot, gait_of(robot)) if walker is None else (walker, go2_gait(walker))
 
 
+def of_other(task: Task) -> Task:
+    """Return the task of another model of the Go2 with ranges about that model's own physics, as wide as the Go2's."""
+    return msgspec.structs.replace(task, ranges=tuple(_relative(each) for each in task.ranges))
+
+
+def _relative(found: ParameterRange) -> ParameterRange:
+    nominal = ROBOT.parameter(found.name).nominal
+    if nominal > 0.0:
+        low, middle, high = (value / nominal for value in (found.low, found.nominal, found.high))
+        return msgspec.structs.replace(found, unit="1", low=low, nominal=middle, high=high, operation="scale")
+    low, middle, high = (value - nominal for value in (found.low, found.nominal, found.high))
+    return msgspec.structs.replace(found, low=low, nominal=middle, high=high, operation="add")
+
+
 def flat(robot: Robot, gait: Gait) -> Task:
     """Return the task on flat ground."""
     return velocity_task(
@@ -131,7 +146,7 @@ def flat(robot: Robot, gait: Gait) -> Task:
         gait,
         name="go2-velocity-flat",
         summary="Walk on flat ground at the velocity that is asked for (±1 m/s, ±0.6 m/s, ±1 rad/s), and take pushes.",
-        rebuild=lambda other: flat(*with_gait(other)),
+        rebuild=lambda other: of_other(flat(*with_gait(other))),
     )
 
 
@@ -193,7 +208,7 @@ def rough(robot: Robot, gait: Gait) -> Task:
         curriculum=Curriculum(levels=TERRAIN.levels, change=level_change(robot), origin=TERRAIN.origin),
         more_critic={"height_scan": height_scan(robot)},
         more_mirror={"height_scan": _SCAN_IMAGE},
-        rebuild=lambda other: rough(*with_gait(other)),
+        rebuild=lambda other: of_other(rough(*with_gait(other))),
     )
 
 

@@ -361,6 +361,28 @@ def test_a_state_of_something_else_changes_nothing() -> None:
         assert all(np.array_equal(after[name], values) for name, values in arrays.items())
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("plant/model.body_mass", np.zeros(3)),
+        ("plant/model.dof_damping", np.zeros((4, 2))),
+        ("plant/model.foo", np.zeros(2)),
+        ("plant/model.body_mass", np.array(["a", "b"])),
+        ("plant/plant.now", np.array([np.nan, np.nan])),
+        ("plant/qpos", [[0.0], [0.0]]),
+    ],
+)
+def test_a_damaged_state_changes_nothing(name: str, values: Any) -> None:
+    env = TaskEnv(task_of("pendulum-swingup"), 2, seed=0)
+    arrays, generator = copy.deepcopy(env.state())
+    with pytest.raises(InputError, match=r"^state: .*(damaged|expected)"):
+        env.load_state(arrays | {name: values}, generator)
+    after, drawn = env.state()
+    assert drawn == generator
+    for each, before in arrays.items():
+        assert np.array_equal(after[each], before), each
+
+
 def test_a_state_of_another_task_of_equal_shapes_is_told_apart() -> None:
     """Acrobot and pendubot differ by which joint is driven alone."""
     acrobot, pendubot = (TaskEnv(task_of(name), 2, seed=0) for name in ("acrobot-swingup", "pendubot-swingup"))

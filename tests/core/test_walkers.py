@@ -13,11 +13,13 @@ import pytest
 from sim2real.errors import InputError
 from sim2real.robots import Robot, get_robot
 from sim2real.sim.model import foot_object, load_model
+from sim2real.sim.mujoco import MujocoSim
 from sim2real.sim.scene import EMPTY
 from sim2real.tasks import TaskEnv, get_task
 from sim2real.tasks.base import Array, unpublished
 from sim2real.tasks.go2_velocity import GAIT, as_go2
 from sim2real.tasks.mirror import mirror_maps
+from sim2real.tasks.ranges import with_own_ranges
 from sim2real.tasks.starts import rest_of
 from sim2real.tasks.walkers import gait_of, geometric_images
 from tests.core.public_models import public_model
@@ -93,6 +95,24 @@ def test_a_robot_of_the_go2_s_names_and_another_weight_is_no_go2(tmp_path: Path)
     heavy = get_robot(as_file(tmp_path, rename=False, scale=4.0))
     assert as_go2(heavy) is None
     assert get_task("go2-velocity-flat", heavy.name).robot == heavy
+
+
+def test_ranges_of_another_model_are_about_its_own_physics(tmp_path: Path) -> None:
+    """A copy of the Go2 with a heavier trunk: its mass is drawn around that, and not around the Go2's."""
+    path = Path(as_file(tmp_path, rename=False))
+    text = re.sub(r'mass="6\.921[0-9]*"', 'mass="9.5"', path.read_text())
+    assert text.count('mass="9.5"') == 1
+    path.write_text(text)
+    task = get_task("go2-velocity-flat", str(path))
+    env = TaskEnv(task, 200, seed=0, randomization=with_own_ranges(None, task))
+    assert isinstance(env.plant.sim, MujocoSim)
+    field = env.plant.sim.batch.expanded("body_mass")
+    assert field is not None
+    masses = field[:, env.plant.sim.model.body("base").id]
+    low, high = GO2.parameter("base_mass").typical
+    nominal = GO2.parameter("base_mass").nominal
+    assert 9.5 * low / nominal <= masses.min() < 9.5 < masses.max() <= 9.5 * high / nominal
+    assert [each.operation for each in task.ranges].count("set") == 0
 
 
 def test_the_g1_s_task_takes_another_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

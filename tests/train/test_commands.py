@@ -254,6 +254,18 @@ def test_a_robot_of_ones_own_is_found_from_other_folders(tmp_path: Path, monkeyp
     assert robot.partition("#")[0] == str(tmp_path / "mine.xml")
 
 
+def test_a_run_goes_on_where_its_robot_s_file_was_moved_to(tmp_path: Path) -> None:
+    (tmp_path / "mine.xml").write_bytes(get_robot("pendulum").mjcf.read_bytes())
+    args = small_args(tmp_path / "run", robot=str(tmp_path / "mine.xml"), iterations=1)
+    run_train(args)
+    (tmp_path / "mine.xml").rename(tmp_path / "moved.xml")
+    assert (
+        run_train(dataclasses.replace(args, robot=str(tmp_path / "moved.xml"), resume=True, iterations=2)).passed
+        is not None
+    )
+    assert read_checkpoint(tmp_path / "run" / "checkpoint").state.iteration == 2
+
+
 def test_a_robot_whose_file_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     mine = tmp_path / "mine.xml"
     mine.write_bytes(get_robot("pendulum").mjcf.read_bytes())

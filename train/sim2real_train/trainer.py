@@ -13,6 +13,7 @@ import numpy as np
 from sim2real import __version__, interrupts
 from sim2real.errors import InputError, Sim2RealError
 from sim2real.randomization import RandomizationFile
+from sim2real.robots import same_robot
 from sim2real.tasks.gym_tasks import is_foreign
 from sim2real_train.checkpoint import Arrays, Checkpoint, State, has_checkpoint, read_checkpoint, write_checkpoint
 from sim2real_train.checks import check_run
@@ -353,6 +354,9 @@ def _differences(was: msgspec.Struct, now: msgspec.Struct, path: str = "") -> li
         old, new = getattr(was, name), getattr(now, name)
         if name == "randomization_file":
             # Where the ranges were read from changes nothing that they are.
+            continue
+        if name == "robot" and None not in (old, new) and same_robot(old, new):
+            # Nor does where its file is, whose content is in the name.
             continue
         if isinstance(old, RandomizationFile) or isinstance(new, RandomizationFile):
             phrases += [f"{path}{name} is not the same file"] if old != new else []
