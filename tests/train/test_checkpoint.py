@@ -203,6 +203,9 @@ def test_no_checkpoint(tmp_path: Path) -> None:
     assert not has_checkpoint(tmp_path)
     with pytest.raises(InputError, match="give the folder of a run, or one of its checkpoint folders"):
         read_checkpoint(tmp_path)
+    (tmp_path / "policy.s2r").write_bytes(b"")
+    with pytest.raises(InputError, match=r"policy\.s2r: expected the folder of a run or of a checkpoint, got a file"):
+        read_checkpoint(tmp_path / "policy.s2r")
 
 
 FIRST = """

@@ -343,6 +343,7 @@ def test_programs_bombs_and_scraps_are_refused(tmp_path: Path) -> None:
         assert "expected" in refusal(tmp_path / "cut.pt", tmp_path / "policy.s2r", task=TASK, activation="elu")
     save(tmp_path / "odd.pt", {"weights": torch.zeros(3)})
     assert "expected a checkpoint of rsl_rl" in refusal(tmp_path / "odd.pt", tmp_path / "policy.s2r", task=TASK)
+    assert "sim2real export makes a bundle" in refusal(tmp_path, tmp_path / "policy.s2r", task=TASK)
     assert "cannot be read" in refusal(tmp_path / "none.pt", tmp_path / "policy.s2r", task=TASK)
 
 

@@ -41,6 +41,8 @@ def test_fields_are_set_by_json_or_by_a_plain_word() -> None:
         ("algorithm.clip=true", "expected a number > 0 and <= 1e9, got True"),
         ("model.activation=sine", "expected one of elu, relu, silu, tanh, got 'sine'"),
         ("num_env=4", "did you mean num_envs"),
+        ("reward.upright=1", r"no field named 'reward\.upright'; did you mean rewards\.upright\?"),
+        ("termination.fallen=false", r"did you mean terminations\.fallen\?"),
         ("clip=0.1", r"no field named 'clip'; did you mean algorithm\.clip\?"),
         ("hiden=[8]", r"did you mean model\.hidden\?"),
         ("model.hidden=64,64", r"expected a list in brackets, e\.g\. model\.hidden=\[\d+(,\d+)*\] \(1 or more, each "),

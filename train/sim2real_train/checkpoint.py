@@ -169,6 +169,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    if folder.is_file():
+        raise InputError(
+            f"{folder}: expected the folder of a run or of a checkpoint, got a file; a bundle holds what was "
+            "exported, and not what is gone on from"
+        )
     state = _read_state(folder)
     arrays: dict[str, Arrays] = {}
     for role, member in state.members.items():

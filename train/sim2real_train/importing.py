@@ -155,6 +155,10 @@ def import_policy(args: ImportArgs, *, signing_key: Ed25519PrivateKey | None = N
         InputError: The source cannot be read or does not fit, contradicts what was given, or something is unsaid: the
             message names every field that is.
     """
+    if args.source.is_dir():
+        raise InputError(
+            f"{args.source}: expected a file, got a folder; of a run of sim2real itself, sim2real export makes a bundle"
+        )
     content = read_source(args.source)
     network, facts, asks, notes = _read(args, content)
     task = None if args.task is None else get_task(args.task)

@@ -115,6 +115,9 @@ def _near(name: str, config: msgspec.Struct) -> str:
     known = [field.name for field in describe(config)]
     last = [each.rpartition(".")[2] for each in known]
     typed = name.rpartition(".")[2]
+    head, _, term = name.partition(".")
+    if term and (meant := difflib.get_close_matches(head, ("rewards", "terminations"), 1)):
+        return f"; did you mean {meant[0]}.{term}?"
     near = _ending_in([typed], known) or _ending_in(difflib.get_close_matches(typed, last), known)
     return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known)}"
 
