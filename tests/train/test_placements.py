@@ -43,6 +43,15 @@ def sims() -> list[psutil.Process]:
     return children_named("ray::SimWorker")
 
 
+def both(placement: Placement) -> list[psutil.Process]:
+    """Iterate until both simulator workers are there; the first of them goes on alone until then."""
+    for _ in range(MOST_ITERATIONS):
+        iterate(placement)
+        if len(found := sims()) == 2:
+            return found
+    raise AssertionError("the second simulator worker never came")
+
+
 def test_overlapped_runs_are_equal_and_each_batch_but_the_first_is_one_update_old(tmp_path: Path) -> None:
     weights: list[bytes] = []
     ages: list[float] = []
@@ -60,14 +69,10 @@ def test_overlapped_runs_are_equal_and_each_batch_but_the_first_is_one_update_ol
 def test_a_killed_simulator_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
     """Case 24."""
     with placed(split_config("disaggregated", max_staleness=2), Machines(), dumps=tmp_path) as workers:
-        iterate(workers)
-        first, second = sims()
+        first, second = both(workers)
         os.kill(first.pid, signal.SIGKILL)
         # The other one goes on alone until the new one is there.
-        for _ in range(MOST_ITERATIONS):
-            iterate(workers)
-            if len(sims()) == 2:
-                break
+        both(workers)
         stages = workers.stages()
         assert stages["replaced_workers"] == 1.0
         assert stages["staleness_max"] <= 2.0

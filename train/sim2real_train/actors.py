@@ -8,14 +8,26 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
 
 from sim2real.errors import InputError
 from sim2real_train.cluster import is_private_without_gpus
 from sim2real_train.hang import LOOK, Silence
 from sim2real_train.watch import WHY, WorkerLostError
 
-__all__ = ["HUNG", "NEVER_AGAIN", "answers", "died", "free", "has_place", "place", "ready", "silent", "started"]
+__all__ = [
+    "HUNG",
+    "NEVER_AGAIN",
+    "DataLostError",
+    "answers",
+    "died",
+    "free",
+    "has_place",
+    "place",
+    "ready",
+    "silent",
+    "started",
+]
 
 HUNG: Final = "has not answered for {:g} s (it is stopped, or its environment hangs; --hang-limit gives it longer)"
 """What is said of a worker that hangs."""
@@ -24,6 +36,10 @@ _DEATH_SECONDS: Final = 10.0
 
 NEVER_AGAIN: Final[dict[str, Any]] = {"max_restarts": 0, "max_task_retries": 0}
 """Options of every actor: Ray would run its constructor again without its state, and repeat what killed it."""
+
+
+class DataLostError(WorkerLostError):
+    """An answer is gone with the node that kept it; whoever gave it may be alive."""
 
 
 def place(role: type, *, num_cpus: int, num_gpus: int = 0, at_once: int = 1) -> Any:
@@ -143,7 +159,10 @@ def _cause(first: RayError, calls: Sequence[Any], who: str) -> Exception:
         dead = [rank for rank, failure in enumerate(failures) if failure is not None and died(failure)]
         return WorkerLostError(f"a worker process died ({WHY})", f"{who} {dead[0]}" if dead else None)
     cause: object = getattr(first, "cause", None) if isinstance(first, RayTaskError) else None
-    return cause if isinstance(cause, Exception) else first
+    found = cause if isinstance(cause, Exception) else first
+    if isinstance(found, ObjectLostError):
+        return DataLostError("what a worker had made was lost with the node that kept it")
+    return found
 
 
 def _failure(call: Any) -> RayError | None:

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import ObjectLostError, RayError
 
 from sim2real.errors import InputError, Sim2RealError
-from sim2real_train.actors import HUNG, answers, died, ready, silent, started
+from sim2real_train.actors import HUNG, DataLostError, answers, died, ready, silent, started
 from sim2real_train.admission import Admission, Arrival
 from sim2real_train.checkpoint import Arrays, Checkpoint
 from sim2real_train.chunks import ChunkInfo, Collected, Spawn, WarmStart, WorkerState
@@ -221,7 +221,7 @@ class Split(ABC):
             fed.append(learner.feed.remote(infos, *chunks))
         try:
             self._wait("feed", fed)
-        except ObjectLostError:
+        except DataLostError:
             return False
         return True
 

@@ -157,7 +157,7 @@ def _differing_shapes(weights: Arrays, config: TrainConfig, sizes: tuple[int, in
     there = {name: tuple(array.shape) for name, array in weights.items()}
     here = {name: tuple(tensor.shape) for name, tensor in own.items() if name not in _OWN}
     differences = _Differences([], [])
-    for name in dict.fromkeys((*there, *here)):
+    for name in sorted({*there, *here}):
         if there.get(name) != here.get(name):
             phrases = differences.critic if _is_critics(name) else differences.policy
             phrases.append(f"{name} is {_shape(there, name)} there and {_shape(here, name)} here")
