@@ -37,6 +37,8 @@ from tests.train.builders import iterate, keep, small_config
 from tests.train.pretend_device import MixedDevicesError, pretending
 from tests.train.test_worker import assert_same, run
 
+pytestmark = pytest.mark.slow
+
 GO2: Final = "go2-velocity-flat"
 CUDA: Final = PlacementConfig(device="cuda")
 NO_GPU: Final = "needs an NVIDIA GPU and a PyTorch that is built for CUDA"
